@@ -1,0 +1,28 @@
+"""Canonical JSON and SHA-256: how things without a file get an identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+
+def canonical_json(body: Any) -> bytes:
+    """
+    Return `body` as JSON with sorted keys, no white space and no NaN: equal values give equal bytes.
+
+    Raises:
+        ValueError: The body holds NaN or an infinity.
+    """
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
+
+
+def sha256_hex(data: bytes) -> str:
+    """Return the SHA-256 of `data` as 64 hex digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def json_digest(body: Any) -> str:
+    """Return the SHA-256 of the canonical JSON of `body`."""
+    return sha256_hex(canonical_json(body))

@@ -1,0 +1,371 @@
+"""The records of the registry: frozen values, and the closed sets of words they use.
+
+Enums are stored by name, never by number: TensorRT renumbered its flags between releases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+Json = dict[str, Any]
+
+
+class Word(str, Enum):
+    """A closed set of words; prints as the word (`StrEnum` needs Python 3.11)."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Precision(Word):
+    """What a user asks of an engine's arithmetic."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    INT8 = "int8"
+    FP8 = "fp8"
+    BEST = "best"
+
+
+class Backend(Word):
+    """What loads a plan."""
+
+    ONNXRUNTIME = "onnxruntime"
+    TENSORRT = "tensorrt"
+    TENSORRT_RTX = "tensorrt-rtx"
+
+
+class EngineStatus(Word):
+    """How a build ended."""
+
+    BUILT = "built"
+    FAILED = "failed"
+
+
+class GateOutcome(Word):
+    """What one gate found; only `pass` is a pass."""
+
+    PASS = "pass"  # noqa: S105 - a verdict, no secret
+    FAIL = "fail"
+    ERROR = "error"
+    INCONCLUSIVE = "inconclusive"
+    SKIPPED = "skipped"
+
+
+class Verdict(Word):
+    """What a policy makes of all gates of one validation."""
+
+    PASS = "pass"  # noqa: S105 - a verdict, no secret
+    FAIL = "fail"
+    ERROR = "error"
+
+
+class ActivationKind(Word):
+    """Why a channel moved."""
+
+    PROMOTE = "promote"
+    ROLLBACK = "rollback"
+
+
+class OperationState(Word):
+    """Where an intent stands; `prepared` and `unknown` are open."""
+
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+class BlobKind(Word):
+    """What a blob holds."""
+
+    SOURCE = "source"
+    EXTERNAL_DATA = "external-data"
+    VARIANT = "variant"
+    PLAN = "plan"
+    LOG = "log"
+    REPORT = "report"
+    GOLDEN = "golden"
+    CALIBRATION = "calibration"
+    MANIFEST = "manifest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One input or output as declared by the ONNX.
+
+    `shape` holds integers, symbol names, or None for an unknown dimension; it is None when the rank is unknown.
+    `dtype` is a NumPy name (`float32`, `int64`, `bool`), `bfloat16`, `string`, or `unknown`.
+    `kind` is `tensor`, `sequence`, `optional`, `map` or `sparse`.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    kind: str = "tensor"
+
+    def to_json(self) -> Json:
+        """Return the spec as JSON."""
+        shape = None if self.shape is None else list(self.shape)
+        return {"name": self.name, "dtype": self.dtype, "shape": shape, "kind": self.kind}
+
+    @classmethod
+    def from_json(cls, body: Json) -> TensorSpec:
+        """Read back what `to_json` wrote."""
+        shape = None if body["shape"] is None else tuple(body["shape"])
+        return cls(name=body["name"], dtype=body["dtype"], shape=shape, kind=body.get("kind", "tensor"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """The inputs and outputs of a model, in the ONNX's order, initialisers not counted as inputs."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def to_json(self) -> Json:
+        """Return the signature as JSON."""
+        return {"inputs": [i.to_json() for i in self.inputs], "outputs": [o.to_json() for o in self.outputs]}
+
+    @classmethod
+    def from_json(cls, body: Json) -> Signature:
+        """Read back what `to_json` wrote."""
+        return cls(
+            inputs=tuple(TensorSpec.from_json(i) for i in body["inputs"]),
+            outputs=tuple(TensorSpec.from_json(o) for o in body["outputs"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """One file of a source or an engine: its name inside the folder, and the blob that holds its bytes."""
+
+    path: str
+    digest: str
+    size_bytes: int
+
+    def to_json(self) -> Json:
+        """Return the file as JSON, in the manifest's spelling."""
+        return {"path": self.path, "sha256": self.digest, "size": self.size_bytes}
+
+    @classmethod
+    def from_json(cls, body: Json) -> StoredFile:
+        """Read back what `to_json` wrote."""
+        return cls(path=body["path"], digest=body["sha256"], size_bytes=body["size"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceInfo:
+    """What `register` learned from an ONNX file without its weights.
+
+    `digest` is the SHA-256 of the ONNX file when it stands alone (what `sha256sum` prints), else the SHA-256 of
+    the canonical JSON listing of the model and its external data. `files[0]` is the ONNX itself.
+    `unbuildable` lists why no backend can build it (sequence inputs, strings), empty when one can.
+    """
+
+    digest: str
+    files: tuple[StoredFile, ...]
+    signature: Signature
+    opsets: dict[str, int]
+    ir_version: int
+    producer: str
+    node_counts: dict[str, int]
+    parameter_bytes: int
+    unbuildable: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionRecord:
+    """One registered version of a model."""
+
+    id: int
+    model: str
+    number: int
+    source: SourceInfo
+    message: str
+    created_at: datetime
+    created_by: str
+    tags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> str:
+        """Return `NAME:VERSION`."""
+        return f"{self.model}:{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenSetRecord:
+    """One golden set of a version."""
+
+    id: int
+    version_id: int
+    digest: str
+    samples: int
+    origin: Json
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolchainRecord:
+    """An installed backend and the interpreter that has it."""
+
+    id: int
+    name: str
+    backend: Backend
+    version: str
+    python: str
+    details: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRecord:
+    """What an engine runs on: `cpu` or `sm_90`, with the device it was built for."""
+
+    id: int
+    name: str
+    gpu: str = ""
+    sm_count: int = 0
+    driver: str = ""
+    cuda: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRecord:
+    """One attempt at a cell; `files` is empty when it failed, and `files[0]` is the plan when it was built."""
+
+    id: int
+    version_id: int
+    model: str
+    version: int
+    target: TargetRecord
+    precision: Precision
+    toolchain: ToolchainRecord
+    recipe: Json
+    recipe_digest: str
+    variant_digest: str
+    status: EngineStatus
+    files: tuple[StoredFile, ...]
+    realised: Json
+    build_s: float
+    log_digest: str
+    error: str
+    created_at: datetime
+    created_by: str
+
+    @property
+    def plan_digest(self) -> str:
+        """Return the digest of the plan, or an empty string for a failed build."""
+        return self.files[0].digest if self.files else ""
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of the plan and the files beside it."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateResult:
+    """One measured rule: `measured` against `limit`, and what came of it.
+
+    `subject` names what was measured (an output, `task`, a layer); `comparison` is `<=` or `>=`.
+    `worst_samples` are indices into the golden set, the worst first.
+    """
+
+    gate: str
+    subject: str
+    outcome: GateOutcome
+    measured: float | None = None
+    comparison: str = "<="
+    limit: float | None = None
+    reason: str = ""
+    worst_samples: tuple[int, ...] = ()
+
+    def to_json(self) -> Json:
+        """Return the result as JSON; non-finite numbers become strings, since JSON has none."""
+        return {
+            "gate": self.gate,
+            "subject": self.subject,
+            "outcome": str(self.outcome),
+            "measured": _finite(self.measured),
+            "comparison": self.comparison,
+            "limit": _finite(self.limit),
+            "reason": self.reason,
+            "worst_samples": list(self.worst_samples),
+        }
+
+    @classmethod
+    def from_json(cls, body: Json) -> GateResult:
+        """Read back what `to_json` wrote."""
+        return cls(
+            gate=body["gate"],
+            subject=body["subject"],
+            outcome=GateOutcome(body["outcome"]),
+            measured=None if body["measured"] is None else float(body["measured"]),
+            comparison=body["comparison"],
+            limit=None if body["limit"] is None else float(body["limit"]),
+            reason=body["reason"],
+            worst_samples=tuple(body["worst_samples"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationRecord:
+    """One run of a policy on an engine against a golden set."""
+
+    id: int
+    engine_id: int
+    golden_digest: str
+    policy_digest: str
+    verdict: Verdict
+    gates: tuple[GateResult, ...]
+    report_digest: str
+    host: Json
+    created_at: datetime
+    created_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationRecord:
+    """One generation of a channel."""
+
+    channel_id: int
+    generation: int
+    release_digest: str
+    version: int
+    kind: ActivationKind
+    rolls_back_to: int | None
+    actor: str
+    message: str
+    overridden: tuple[str, ...]
+    txn: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationRecord:
+    """One intent to move a channel."""
+
+    id: int
+    txn: str
+    kind: ActivationKind
+    channel_id: int
+    model: str
+    channel: str
+    expected_generation: int
+    release_digest: str
+    state: OperationState
+    owner: Json
+    error: str
+    created_at: datetime
+
+
+def _finite(value: float | None) -> float | str | None:
+    if value is None or (value == value and abs(value) != float("inf")):
+        return value
+    return str(value)

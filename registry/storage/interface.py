@@ -1,0 +1,137 @@
+"""What a store promises, whatever it is made of. One contract suite holds every implementation to it.
+
+Immutable things first, the pointer last: blobs and releases are written once under their digest, the pointer is
+the only thing that changes, and moving it is one compare-and-swap, the commit point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from modelreg.registry.pointers import Pointer
+from modelreg.registry.records import StoredFile
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes done since the last call."""
+
+
+def no_progress(_size_bytes: int) -> None:
+    """Ignore progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobInfo:
+    """A stored blob: its digest (SHA-256, hex) and size."""
+
+    digest: str
+    size_bytes: int
+
+
+class Storage(Protocol):
+    """Blobs, releases and pointers under one root.
+
+    Every method raises `StorageError` when the medium refuses (full, read-only, no permission, away), naming the
+    path or key; `IntegrityError` when bytes do not match their digest; `NotFoundError` for what is not there.
+    """
+
+    @property
+    def url(self) -> str:
+        """Return where the store is, as the user would write it."""
+        ...
+
+    # -- blobs ---------------------------------------------------------------------------------------------
+    def put_file(self, path: Path, *, progress: Progress = no_progress) -> BlobInfo:
+        """Store a regular file, hashed in the same pass as the copy; storing the same bytes again is a no-op."""
+        ...
+
+    def put_bytes(self, data: bytes) -> BlobInfo:
+        """Store small bytes."""
+        ...
+
+    def has_blob(self, digest: str) -> bool:
+        """Return whether the blob is there (size and digest unchecked)."""
+        ...
+
+    def open_blob(self, digest: str) -> BinaryIO:
+        """Open a blob for reading, unverified."""
+        ...
+
+    def read_blob(self, digest: str) -> bytes:
+        """Return a blob's bytes, verified against the digest."""
+        ...
+
+    def fetch_blob(self, digest: str, destination: Path, *, progress: Progress = no_progress) -> int:
+        """Copy a blob to a new local file, verified on the way; return its size. Nothing is left on failure."""
+        ...
+
+    def verify_blob(self, digest: str, *, progress: Progress = no_progress) -> int:
+        """Read the whole blob and compare its digest; return its size."""
+        ...
+
+    def iterate_blobs(self) -> Iterator[BlobInfo]:
+        """Yield every blob, in no order, without reading contents."""
+        ...
+
+    # -- releases ------------------------------------------------------------------------------------------
+    def publish_release(self, manifest: bytes, files: Sequence[StoredFile]) -> str:
+        """Lay out `manifest.json` and `files` (from blobs, verified) side by side, whole or not at all; return the
+        manifest's digest. A release that is already there is verified instead."""
+        ...
+
+    def read_manifest(self, release: str) -> bytes:
+        """Return a release's manifest, verified against its digest."""
+        ...
+
+    def verify_release(self, release: str, *, progress: Progress = no_progress) -> int:
+        """Re-hash the manifest and every file it names; return the bytes read."""
+        ...
+
+    def release_path(self, release: str) -> Path | None:
+        """Return the local folder of a release, or None where a store has no local files."""
+        ...
+
+    def iterate_releases(self) -> Iterator[str]:
+        """Yield the digest of every published release."""
+        ...
+
+    # -- pointers ------------------------------------------------------------------------------------------
+    def exclusive(self, model: str, channel: str, *, timeout_s: float) -> AbstractContextManager[None]:
+        """Hold the channel against other processes of this host; raise `BusyError` after `timeout_s`.
+
+        An optimisation where the store itself arbitrates, a necessity nowhere: `swap_pointer` is safe without it.
+        """
+        ...
+
+    def read_pointer(self, model: str, channel: str) -> Pointer | None:
+        """Return the verified pointer, read once, or None where the channel never had one."""
+        ...
+
+    def swap_pointer(self, new: Pointer, *, expected: Pointer | None) -> None:
+        """
+        Move the pointer from `expected` to `new`: history first, then one compare-and-swap.
+
+        Raises:
+            ActivationConflictError: The pointer is not `expected`; nothing changed.
+            ActivationUnknownError: An error came after the commit point, or its answer was lost.
+        """
+        ...
+
+    def complete_reserved(self, model: str, channel: str) -> Pointer | None:
+        """Finish a swap whose writer died between history and pointer; return the pointer as it is then."""
+        ...
+
+    def read_history(self, model: str, channel: str, generation: int) -> Pointer:
+        """Return one generation's pointer document, verified."""
+        ...
+
+    def list_generations(self, model: str, channel: str) -> list[int]:
+        """Return the generations with a history document, ascending."""
+        ...
+
+    def list_channels(self) -> list[tuple[str, str]]:
+        """Return (model, channel) of every channel that has a folder, sorted."""
+        ...
