@@ -135,5 +135,3 @@ def next_pointer(
         at=at,
         overridden=overridden,
     )
-
-

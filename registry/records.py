@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from math import isfinite
 from typing import Any
 
 Json = dict[str, Any]
@@ -366,6 +367,4 @@ class OperationRecord:
 
 
 def _finite(value: float | None) -> float | str | None:
-    if value is None or (value == value and abs(value) != float("inf")):
-        return value
-    return str(value)
+    return value if value is None or isfinite(value) else str(value)

@@ -15,6 +15,19 @@ SCHEMA_REVISION = "0001"
 """The Alembic revision that this program reads and writes."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_microseconds(moment: datetime) -> int:
+    """
+    Return `moment` as integer microseconds since 1970 in UTC.
+
+    Raises:
+        ValueError: It is naive.
+    """
+    if moment.tzinfo is None:
+        raise ValueError("times must be aware")
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 class UtcTime(sa.TypeDecorator[datetime]):
@@ -26,11 +39,7 @@ class UtcTime(sa.TypeDecorator[datetime]):
     def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> int | None:
         """Refuse naive times and convert to microseconds."""
         del dialect
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError("times must be aware")
-        return (value - _EPOCH) // timedelta(microseconds=1)
+        return None if value is None else to_microseconds(value)
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
         """Return the aware time."""
@@ -244,7 +253,8 @@ activation = sa.Table(
     *_created(),
 )
 
-_OPEN_OPERATION = sa.text("state IN ('prepared', 'unknown')")
+OPEN_OPERATION = sa.text("state IN ('prepared', 'unknown')")
+"""Literal, since SQLite uses a partial index only for a query that repeats its condition word for word."""
 
 operation = sa.Table(
     "operation",
@@ -265,10 +275,16 @@ operation = sa.Table(
         "ix_operation_open",
         "channel_id",
         unique=True,
-        sqlite_where=_OPEN_OPERATION,
-        postgresql_where=_OPEN_OPERATION,
+        sqlite_where=OPEN_OPERATION,
     ),
 )
+
+
+def complete_for_postgresql() -> None:
+    """Give the partial index its condition on PostgreSQL too: named above, it would import that dialect every time."""
+    index = next(index for index in operation.indexes if index.name == "ix_operation_open")
+    index.dialect_options["postgresql"]["where"] = OPEN_OPERATION
+
 
 event = sa.Table(
     "event",

@@ -76,6 +76,15 @@ class Storage(Protocol):
         """Yield every blob, in no order, without reading contents."""
         ...
 
+    # -- upkeep --------------------------------------------------------------------------------------------
+    def count_leftovers(self) -> int:
+        """Return how many temporary files of dead processes lie about."""
+        ...
+
+    def sweep_leftovers(self) -> int:
+        """Remove the temporary files of dead processes; return how many."""
+        ...
+
     # -- releases ------------------------------------------------------------------------------------------
     def publish_release(self, manifest: bytes, files: Sequence[StoredFile]) -> str:
         """Lay out `manifest.json` and `files` (from blobs, verified) side by side, whole or not at all; return the

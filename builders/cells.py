@@ -1,0 +1,237 @@
+"""Filling a cell: from the stored source to a recorded engine.
+
+No network, hashing or build happens inside a database transaction: what is slow goes before, the record is last.
+A cell that failed leaves one engine row `failed` with its log, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from modelreg.builders.interface import BuildRequest, OnProgress
+from modelreg.builders.materials import CellFiles, golden_inputs
+from modelreg.builders.planning import CellPlan, CellRequest, PreparedCell, find_existing, plan_cells, prepare_cell
+from modelreg.builders.precision import require_precision
+from modelreg.builders.variants import VariantWorker
+from modelreg.registry import engines
+from modelreg.registry.blobs import record_blob
+from modelreg.registry.database import Database
+from modelreg.registry.digests import json_digest
+from modelreg.registry.errors import BuildError, ModelregError
+from modelreg.registry.records import (
+    BlobKind,
+    EngineRecord,
+    EngineStatus,
+    Json,
+    StoredFile,
+)
+from modelreg.registry.storage.interface import Storage
+
+__all__ = ["CellOutcome", "CellPlan", "CellRequest", "build_cell", "plan_cells", "prepare_cell"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellOutcome:
+    """A filled cell: its engine, and whether it was there already."""
+
+    engine: EngineRecord
+    reused: bool
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    files: tuple[StoredFile, ...]
+    variant_files: tuple[StoredFile, ...]
+    variant_digest: str
+    realised: Json
+
+
+def build_cell(
+    request: CellRequest, *, database: Database, storage: Storage, progress: OnProgress, actor: str
+) -> CellOutcome:
+    """
+    Fill one cell: reuse the engine of the same recipe, or build it in child processes and record it.
+
+    Raises:
+        BuildError: Refused (nothing is recorded) or failed (a failed engine with its log is recorded).
+        KeyboardInterrupt: Passed on, after the cell is recorded as failed.
+    """
+    prepared = prepare_cell(request)
+    existing = None if request.rebuild else find_existing(prepared, database)
+    if existing is not None and all(storage.has_blob(file.digest) for file in existing.files):
+        return _reuse(prepared, existing, database, actor)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="modelreg-build-") as folder:
+        files = CellFiles.create(Path(folder))
+        _write_head(files.log, prepared)
+        try:
+            made = _make(prepared, files, database, storage, progress)
+            engine = _record(prepared, database, storage, files.log, began, made=made, error="", actor=actor)
+        except BaseException as error:
+            # A full disk may be what failed: the first error counts, not that it could not be recorded.
+            with contextlib.suppress(ModelregError, OSError):
+                reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or repr(error)
+                _record(prepared, database, storage, files.log, began, made=None, error=reason, actor=actor)
+            raise
+    return CellOutcome(engine=engine, reused=False, warnings=prepared.warnings)
+
+
+def _reuse(prepared: PreparedCell, existing: EngineRecord, database: Database, actor: str) -> CellOutcome:
+    """Return the engine; noted again where a later attempt with another recipe has taken its cell."""
+    cell = prepared.request.cell
+    with database.read() as connection:
+        current = engines.current_engines(connection, version_id=cell.version.id)
+    if all(engine.id != existing.id for engine in current):
+        with database.write() as connection:
+            existing = engines.record_engine(
+                connection,
+                version=cell.version,
+                target=existing.target,
+                toolchain=existing.toolchain,
+                precision=existing.precision,
+                recipe=existing.recipe,
+                recipe_digest=existing.recipe_digest,
+                variant_digest=existing.variant_digest,
+                status=EngineStatus.BUILT,
+                files=existing.files,
+                realised=existing.realised,
+                build_s=existing.build_s,
+                log_digest=existing.log_digest,
+                error="",
+                actor=actor,
+            )
+    return CellOutcome(engine=existing, reused=True, warnings=prepared.warnings)
+
+
+def _write_head(log: Path, prepared: PreparedCell) -> None:
+    lines = [f"cell: {prepared.request.cell}", *prepared.translation.steps, *prepared.warnings]
+    log.write_text("".join(f"{line}\n" for line in lines))
+
+
+def _make(
+    prepared: PreparedCell, files: CellFiles, database: Database, storage: Storage, progress: OnProgress
+) -> _Made:
+    cell, options = prepared.request.cell, prepared.request.options
+    variant = prepared.recipe.variant
+    progress(0.0, "fetching the source")
+    source = files.materialise_source(cell.version.source, storage)
+    inputs = golden_inputs(cell.version, database, storage, files.golden)
+    with VariantWorker(log_path=files.log, timeout_s=options.timeout_s) as worker:
+        model, stored = source, files.find_variant(prepared.recipe, cell.version, database, storage)
+        if variant is not None and stored:
+            model = files.variant / stored[0].path
+        elif variant is not None:
+            made = worker.make(
+                source,
+                files.variant / "model.onnx",
+                variant=variant,
+                calibration=prepared.calibration,
+                on_progress=_part(progress, 0.0, 0.5),
+            )
+            model = made[0]
+        result = prepared.builder.build(
+            cell.toolchain,
+            BuildRequest(
+                model=model,
+                source=source,
+                recipe=prepared.recipe.body["build"],
+                size_bytes=sum(path.stat().st_size for path in model.parent.rglob("*") if path.is_file()),
+                inputs=inputs,
+                keep_io_types=variant is None or variant.get("keep_io_types", True),
+                folder=files.plan,
+                log_path=files.log,
+                timeout_s=options.timeout_s,
+            ),
+            _part(progress, 0.5, 0.95),
+        )
+        realised = worker.inspect(result.files[0], model, variant=variant, on_progress=_part(progress, 0.95, 0.98))
+    require_precision(realised, asked=cell.precision)
+    progress(0.98, "storing")
+    if variant is not None and not stored:
+        stored = files.store(made, storage)
+    return _Made(
+        files=files.store(result.files, storage),
+        variant_files=stored,
+        variant_digest=_variant_digest(stored) or cell.version.source.digest,
+        realised={**realised, "checked": result.checked, "translation": list(prepared.translation.steps)},
+    )
+
+
+def _part(progress: OnProgress, first: float, last: float) -> OnProgress:
+    def scaled(fraction: float | None, message: str) -> None:
+        progress(None if fraction is None else first + (last - first) * fraction, message)
+
+    return scaled
+
+
+def _variant_digest(files: Sequence[StoredFile]) -> str:
+    """Return the digest of a variant: of its one file, else of the listing of all."""
+    if len(files) < 2:
+        return files[0].digest if files else ""
+    return json_digest([file.to_json() for file in files])
+
+
+def _record(
+    prepared: PreparedCell,
+    database: Database,
+    storage: Storage,
+    log: Path,
+    began: float,
+    *,
+    made: _Made | None,
+    error: str,
+    actor: str,
+) -> EngineRecord:
+    cell, recipe = prepared.request.cell, prepared.recipe
+    spec = cell.toolchain
+    stored_log = storage.put_file(log)
+    build_s = time.monotonic() - began
+    with database.write() as connection:
+        target = engines.ensure_target(connection, name=cell.target)
+        toolchain = engines.ensure_toolchain(
+            connection,
+            name=spec.name,
+            backend=spec.backend,
+            version=spec.version,
+            python=spec.python,
+            details=spec.details,
+            actor=actor,
+        )
+        record_blob(connection, digest=stored_log.digest, size_bytes=stored_log.size_bytes, kind=BlobKind.LOG)
+        if made is not None and made.variant_files:
+            first = engines.record_variant(
+                connection,
+                source_digest=cell.version.source.digest,
+                recipe_digest=recipe.variant_digest,
+                files=made.variant_files,
+                details=recipe.variant or {},
+                actor=actor,
+            )
+            if first != made.variant_files:
+                raise BuildError(
+                    "another build made the same variant with other bytes at the same time",
+                    hint="Build again: its variant is then reused.",
+                )
+        return engines.record_engine(
+            connection,
+            version=cell.version,
+            target=target,
+            toolchain=toolchain,
+            precision=cell.precision,
+            recipe=recipe.body,
+            recipe_digest=recipe.digest,
+            variant_digest="" if made is None else made.variant_digest,
+            status=EngineStatus.FAILED if made is None else EngineStatus.BUILT,
+            files=() if made is None else made.files,
+            realised={} if made is None else made.realised,
+            build_s=build_s,
+            log_digest=stored_log.digest,
+            error=error,
+            actor=actor,
+        )

@@ -1,0 +1,75 @@
+"""FP16 variants: every tensor and weight in half precision but what cannot bear it. Runs in the child process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.checker
+
+from modelreg.builders.graph_sizes import EXTERNAL_BYTES
+from modelreg.builders.graphs import (
+    VariantError,
+    first_line,
+    load_normalised,
+    require_nodes,
+    save_model,
+    weight_bytes,
+)
+
+
+def make_fp16(source: Path, target: Path, variant: Mapping[str, Any]) -> list[Path]:
+    """
+    Write the FP16 variant of `source` to `target`; return the files written.
+
+    Args:
+        source: The ONNX, external data beside it.
+        target: New file; weights go to `NAME.data` when they are too many.
+        variant: The variant part of the recipe.
+
+    Raises:
+        VariantError: A node to exclude does not exist, or the converter failed.
+    """
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+    from onnxruntime.transformers.onnx_model import OnnxModel
+
+    model = load_normalised(source)
+    require_nodes(model.graph, variant["excluded_nodes"])
+    model = _with_inferred_shapes(model, target.parent)
+    settings = variant["settings"]
+    try:
+        converted = convert_float_to_float16(
+            model,
+            min_positive_val=settings["min_positive"],
+            max_finite_val=settings["max_finite"],
+            keep_io_types=variant["keep_io_types"],
+            disable_shape_infer=True,
+            op_block_list=[*settings["blocked_ops"], *variant["excluded_op_types"]],
+            node_block_list=list(variant["excluded_nodes"]),
+        )
+    except Exception as error:
+        raise VariantError(f"the FP16 converter failed: {type(error).__name__}: {first_line(error)}") from error
+    wrapped = OnnxModel(converted)
+    wrapped.topological_sort()  # the converter appends its casts at the end
+    files = save_model(wrapped.model, target)
+    onnx.checker.check_model(target)
+    return files
+
+
+def _with_inferred_shapes(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    """Infer shapes, through files where the model is too big for memory-based inference (it returns nothing)."""
+    nodes = len(model.graph.node)
+    if weight_bytes(model.graph) <= EXTERNAL_BYTES:
+        inferred = onnx.shape_inference.infer_shapes(model)
+    else:
+        plain, out = folder / "plain.onnx", folder / "inferred.onnx"
+        data = save_model(model, plain)
+        onnx.shape_inference.infer_shapes_path(plain, out)
+        inferred = onnx.load(out)
+        for path in (*data, out):
+            path.unlink()
+    if len(inferred.graph.node) != nodes:
+        raise VariantError(f"shape inference returned {len(inferred.graph.node)} of {nodes} nodes")
+    return inferred

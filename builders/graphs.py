@@ -1,0 +1,197 @@
+"""ONNX graphs on their way to a variant: loaded, brought to one form, saved. Runs in the child process."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import onnx
+import onnx.inliner
+import onnx.version_converter
+from onnx import helper, numpy_helper
+
+from modelreg.builders.graph_sizes import EXTERNAL_BYTES
+
+_MODERN_IR = 8
+_QDQ_OPSET = 13
+_RAISED_OPSET = 17
+
+
+class VariantError(Exception):
+    """A variant cannot be made; `details` carries the hint for the user."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.details = {"hint": hint} if hint else {}
+
+
+def load_normalised(path: Path) -> onnx.ModelProto:
+    """
+    Load a model in the one form that the converters understand.
+
+    Functions are inlined, constants are initialisers, initialisers are no inputs, and every node has a name:
+    the converters skip, mistype or refuse what is not so.
+    """
+    model = onnx.load(path)
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    _constants_to_initialisers(model.graph)
+    _drop_initialiser_inputs(model)
+    name_nodes(model.graph)
+    return model
+
+
+def save_model(model: onnx.ModelProto, path: Path) -> list[Path]:
+    """Save a model, its weights beside it when they are too many; return the files, the model first."""
+    if weight_bytes(model.graph) <= EXTERNAL_BYTES:
+        onnx.save(model, path)
+        return [path]
+    data = path.with_name(path.name + ".data")
+    onnx.save(model, path, save_as_external_data=True, all_tensors_to_one_file=True, location=data.name)
+    return [path, data]
+
+
+def weight_bytes(graph: onnx.GraphProto) -> int:
+    """Return the bytes of the initialisers as stored in memory."""
+    return sum(_tensor_bytes(tensor) for tensor in graph.initializer)
+
+
+def initialiser_bytes(graph: onnx.GraphProto) -> dict[str, int]:
+    """Return the bytes of the initialisers by NumPy dtype name."""
+    counted: dict[str, int] = {}
+    for tensor in graph.initializer:
+        name = type_name(tensor.data_type)
+        counted[name] = counted.get(name, 0) + _tensor_bytes(tensor)
+    return dict(sorted(counted.items()))
+
+
+def type_name(elem_type: int) -> str:
+    """Return `float32` for `TensorProto.FLOAT` and so on."""
+    return str(helper.tensor_dtype_to_np_dtype(elem_type).name) if elem_type else "unknown"
+
+
+def element_types(model: onnx.ModelProto) -> dict[str, int]:
+    """Return the element type of each tensor of the main graph that inference knows."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type:
+            types[value.name] = value.type.tensor_type.elem_type
+    return types
+
+
+def name_nodes(graph: onnx.GraphProto) -> None:
+    """Give every node without a name one that no other has."""
+    taken = {node.name for each in graphs_of(graph) for node in each.node}
+    for each in graphs_of(graph):
+        for index, node in enumerate(each.node):
+            if not node.name:
+                name = f"{node.op_type}_{index}"
+                while name in taken:
+                    name += "_"
+                node.name = name
+                taken.add(name)
+
+
+def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graph and every graph inside it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from graphs_of(inner)
+
+
+def require_nodes(graph: onnx.GraphProto, names: Iterable[str]) -> None:
+    """
+    Refuse names of nodes that the model does not have.
+
+    Raises:
+        VariantError: Names the first, and names like it.
+    """
+    known = [node.name for each in graphs_of(graph) for node in each.node]
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=3)
+            hint = f"Close names: {', '.join(close)}." if close else "Nodes are named as in the ONNX file."
+            raise VariantError(f"the model has no node {name!r} to exclude", hint=hint)
+
+
+def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    """
+    Return the model at opset 13 or newer, which Q/DQ per channel needs.
+
+    Raises:
+        VariantError: The converter cannot raise it.
+    """
+    used = {node.domain for each in graphs_of(model.graph) for node in each.node}
+    foreign = [each for each in model.opset_import if each.domain not in ("", "ai.onnx") and each.domain not in used]
+    for each in foreign:
+        model.opset_import.remove(each)
+    current = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 0)
+    if current >= _QDQ_OPSET:
+        return model
+    model.ir_version = max(model.ir_version, _MODERN_IR)
+    before = len(model.graph.node)
+    try:
+        raised = onnx.version_converter.convert_version(model, _RAISED_OPSET)
+    except Exception as error:
+        raise VariantError(
+            f"the opset cannot be raised from {current} to {_RAISED_OPSET}: {first_line(error)}",
+            hint="Export the model with opset 13 or newer.",
+        ) from error
+    if before and not raised.graph.node:
+        raise VariantError(f"raising the opset from {current} to {_RAISED_OPSET} lost the graph")
+    name_nodes(raised.graph)
+    return raised
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _tensor_bytes(tensor: onnx.TensorProto) -> int:
+    if tensor.data_type in (0, onnx.TensorProto.STRING):
+        return 0
+    return int(math.prod(tensor.dims)) * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def _constants_to_initialisers(graph: onnx.GraphProto) -> None:
+    kept = []
+    for node in graph.node:
+        tensor = _constant(node) if node.op_type == "Constant" and node.domain in ("", "ai.onnx") else None
+        if tensor is None:
+            kept.append(node)
+        else:
+            tensor.name = node.output[0]
+            graph.initializer.append(tensor)
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    attribute = node.attribute[0]
+    value = helper.get_attribute_value(attribute)
+    if attribute.name == "value":
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(value)
+        return tensor
+    dtypes = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
+    if attribute.name not in dtypes:
+        return None
+    import numpy as np  # noqa: PLC0415 - rarely needed
+
+    return numpy_helper.from_array(np.array(value, dtype=dtypes[attribute.name]))
+
+
+def _drop_initialiser_inputs(model: onnx.ModelProto) -> None:
+    initialised = {tensor.name for tensor in model.graph.initializer}
+    real = [value for value in model.graph.input if value.name not in initialised]
+    if len(real) != len(model.graph.input):
+        del model.graph.input[:]
+        model.graph.input.extend(real)
+        model.ir_version = max(model.ir_version, _MODERN_IR)

@@ -1,0 +1,158 @@
+"""What a backend's builder is: one job file that runs in the toolchain's interpreter, and these records around it.
+
+A job file (`builders/ort.py`) runs on Python 3.8 or newer with the standard library, NumPy and its backend alone,
+and offers the job `build`. A new backend is such a file, a row in `BUILDERS` of `builders/backends.py`, and its
+rows in the table of `builders/precision.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from modelreg.registry.records import Backend, Json, Precision, VersionRecord
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.generic]
+
+OnProgress = Callable[[float | None, str], None]
+"""Called with the part of the current step that is done (None when unknown) and what is going on."""
+
+DEFAULT_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolchainSpec:
+    """A backend that can build: its name, exact version and the interpreter that has it."""
+
+    name: str
+    backend: Backend
+    version: str
+    python: str
+    details: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One square of the matrix version x target x precision x backend version."""
+
+    version: VersionRecord
+    target: str
+    precision: Precision
+    toolchain: ToolchainSpec
+
+    def __str__(self) -> str:
+        backend = f"{self.toolchain.backend} {self.toolchain.version}"
+        return f"{self.version.reference} {self.precision} for {self.target} with {backend}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationOptions:
+    """
+    How INT8 ranges are found.
+
+    Attributes:
+        path: The calibration set, `.safetensors` or `.npz` with `input.NAME` keys.
+        method: `entropy` (KL), `minmax` or `percentile`.
+        percentile: What part of the values lies inside the range, in percent; for `percentile` alone.
+        samples: How many rows to use; None for all.
+        seed: Chooses the rows when not all are used.
+    """
+
+    path: Path
+    method: str = "entropy"
+    percentile: float = 99.99
+    samples: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOptions:
+    """
+    What the user says about a build beyond the cell.
+
+    Attributes:
+        calibration: Needed for INT8.
+        nodes_to_exclude: Names of nodes that stay in FP32.
+        op_types_to_exclude: Op types that stay in FP32.
+        optimisation_level: `disabled`, `basic`, `extended` or `all`; None for the backend's default.
+        keep_io_types: Whether inputs and outputs keep their types in FP16.
+        seed: Seeds the inputs that the new plan is tried on when there is no golden set.
+        timeout_s: Limit of each step in the child process, in seconds.
+    """
+
+    calibration: CalibrationOptions | None = None
+    nodes_to_exclude: tuple[str, ...] = ()
+    op_types_to_exclude: tuple[str, ...] = ()
+    optimisation_level: str | None = None
+    keep_io_types: bool = True
+    seed: int = 0
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRequest:
+    """
+    What a builder gets: local files, and the recipe.
+
+    Attributes:
+        model: The ONNX to build, with its external data beside it; a variant or the source itself.
+        source: The ONNX as registered: what the plan's outputs must look like.
+        recipe: The `build` part of the recipe.
+        size_bytes: Bytes of the model and its external data.
+        inputs: Inputs to try the plan on, by name; empty when there is no golden set.
+        keep_io_types: Whether the plan's outputs must have the source's types.
+        folder: Where the plan goes; exists and is empty.
+        log_path: Where the child's output goes.
+    """
+
+    model: Path
+    source: Path
+    recipe: Json
+    size_bytes: int
+    inputs: Mapping[str, Array]
+    keep_io_types: bool
+    folder: Path
+    log_path: Path
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildResult:
+    """A plan that was saved, loaded again and run: its files (the plan first), and what the run showed."""
+
+    files: tuple[Path, ...]
+    checked: Json
+    build_s: float
+
+
+class Builder(Protocol):
+    """Builds plans of one backend."""
+
+    @property
+    def backend(self) -> Backend:
+        """Return what it builds for."""
+        ...
+
+    def default_recipe(self, options: BuildOptions) -> Json:
+        """Return the `build` part of the recipe for these options; refuse what the backend does not know."""
+        ...
+
+    def refuse_target(self, target: str) -> str:
+        """Return why the backend cannot build for the target, or an empty string."""
+        ...
+
+    def build(self, toolchain: ToolchainSpec, request: BuildRequest, on_progress: OnProgress) -> BuildResult:
+        """
+        Build, save, load again and execute one plan in a child process.
+
+        Raises:
+            BuildError: The backend refused, or what it saved does not run.
+            WorkerError: The child crashed, hung, or spoke garbage.
+        """
+        ...

@@ -1,0 +1,100 @@
+"""The local files of one build: what is fetched from the store, and what goes into it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelreg.builders.recipe import Recipe
+from modelreg.registry import engines, versions
+from modelreg.registry.database import Database
+from modelreg.registry.errors import ModelregError
+from modelreg.registry.records import SourceInfo, StoredFile, VersionRecord
+from modelreg.registry.storage.interface import Storage
+
+if TYPE_CHECKING:
+    from modelreg.builders.interface import Array
+
+_TRIED_ROWS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellFiles:
+    """The folders of one build, gone when it ends."""
+
+    source: Path
+    variant: Path
+    plan: Path
+    golden: Path
+    log: Path
+
+    @classmethod
+    def create(cls, folder: Path) -> CellFiles:
+        """Lay the folders out."""
+        made = cls(
+            source=folder / "source",
+            variant=folder / "variant",
+            plan=folder / "plan",
+            golden=folder / "golden",
+            log=folder / "build.log",
+        )
+        for each in (made.source, made.variant, made.plan):
+            each.mkdir()
+        return made
+
+    def materialise_source(self, source: SourceInfo, storage: Storage) -> Path:
+        """Fetch the source and its external data, verified; return the ONNX."""
+        from modelreg.registry.sources.ingest import materialise_source  # noqa: PLC0415 - imports onnx
+
+        return materialise_source(source, storage, self.source)
+
+    def find_variant(
+        self, recipe: Recipe, version: VersionRecord, database: Database, storage: Storage
+    ) -> tuple[StoredFile, ...]:
+        """Fetch the variant that this recipe made before; return its files, none when there is none."""
+        if recipe.variant is None:
+            return ()
+        with database.read() as connection:
+            known = engines.find_variant(
+                connection, source_digest=version.source.digest, recipe_digest=recipe.variant_digest
+            )
+        if known is None or not all(storage.has_blob(file.digest) for file in known):
+            return ()
+        for file in known:
+            storage.fetch_blob(file.digest, self.variant / file.path)
+        return known
+
+    def store(self, paths: Sequence[Path], storage: Storage) -> tuple[StoredFile, ...]:
+        """Put files into the store; return them as records in the same order."""
+        stored = []
+        for path in paths:
+            info = storage.put_file(path)
+            stored.append(StoredFile(path=path.name, digest=info.digest, size_bytes=info.size_bytes))
+        return tuple(stored)
+
+
+def golden_inputs(version: VersionRecord, database: Database, storage: Storage, path: Path) -> dict[str, Array]:
+    """
+    Return the first samples of the newest golden set, as many as the model takes at once.
+
+    Empty when there is no golden set, or when it does not fit: the plan is then tried on random inputs.
+    """
+    from modelreg.registry.tensor_sets import open_tensor_set  # noqa: PLC0415 - imports NumPy
+
+    with database.read() as connection:
+        golden = versions.newest_golden_set(connection, version_id=version.id)
+    if golden is None:
+        return {}
+    fixed = [spec.shape[0] for spec in version.source.signature.inputs if spec.shape]
+    rows = next((length for length in fixed if isinstance(length, int)), _TRIED_ROWS)
+    with contextlib.suppress(ModelregError, ValueError, KeyError):
+        storage.fetch_blob(golden.digest, path)
+        with open_tensor_set(path) as tensors:
+            count = min(rows, golden.samples)
+            names = [spec.name for spec in version.source.signature.inputs]
+            inputs: dict[str, Array] = {name: tensors.read(f"input.{name}", 0, count) for name in names}
+            return inputs if rows in (count, _TRIED_ROWS) else {}
+    return {}

@@ -1,0 +1,140 @@
+"""Which cells would be built, reused or refused: a cell's recipe is fixed here, and nothing is done yet."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from modelreg.builders.backends import builder_of
+from modelreg.builders.calibration import CalibrationSet, check_calibration_set
+from modelreg.builders.interface import Builder, BuildOptions, Cell
+from modelreg.builders.precision import Translation, translate
+from modelreg.builders.recipe import Recipe, make_recipe
+from modelreg.registry import engines
+from modelreg.registry.database import Database
+from modelreg.registry.errors import BuildError, ModelregError, UsageError
+from modelreg.registry.records import EngineRecord, EngineStatus, Json, Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRequest:
+    """A cell to fill, and what the user says about it; `rebuild` means that no earlier engine is reused."""
+
+    cell: Cell
+    options: BuildOptions
+    rebuild: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedCell:
+    """A cell that can be built: its recipe is fixed, nothing has been done."""
+
+    request: CellRequest
+    translation: Translation
+    recipe: Recipe
+    builder: Builder
+    calibration: CalibrationSet | None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what the user should know before the build."""
+        return () if self.calibration is None else self.calibration.warnings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellPlan:
+    """What would happen to a cell: `build`, `reuse` or `refuse`, and why."""
+
+    request: CellRequest
+    action: str
+    reason: str
+    steps: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    recipe: Json | None = None
+
+
+def prepare_cell(request: CellRequest) -> PreparedCell:
+    """
+    Fix the recipe of a cell, or refuse it.
+
+    Raises:
+        BuildError: No backend can build this source, or this one cannot build the precision or target.
+        GoldenSetError: The calibration set does not fit the model.
+        UsageError: An option means nothing for this cell.
+    """
+    cell, options = request.cell, request.options
+    source = cell.version.source
+    if source.unbuildable:
+        raise BuildError(f"{cell.version.reference} cannot be built: {'; '.join(source.unbuildable)}")
+    builder = builder_of(cell.toolchain.backend)
+    reason = builder.refuse_target(cell.target)
+    if reason:
+        raise BuildError(reason)
+    translation = translate(cell.precision, cell.toolchain.backend, cell.toolchain.version)
+    _require_op_types(options.op_types_to_exclude, known=source.node_counts)
+    calibration = _calibration(cell, options)
+    recipe = make_recipe(
+        translation,
+        options,
+        backend=cell.toolchain.backend,
+        build=builder.default_recipe(options),
+        calibration=calibration,
+        tools={name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime")},
+    )
+    return PreparedCell(
+        request=request, translation=translation, recipe=recipe, builder=builder, calibration=calibration
+    )
+
+
+def plan_cells(requests: Sequence[CellRequest], *, database: Database) -> list[CellPlan]:
+    """Return what `build_cell` would do with each request; nothing is written."""
+    return [_plan(request, database) for request in requests]
+
+
+def _plan(request: CellRequest, database: Database) -> CellPlan:
+    try:
+        prepared = prepare_cell(request)
+    except ModelregError as error:
+        return CellPlan(request=request, action="refuse", reason=str(error))
+    existing = None if request.rebuild else find_existing(prepared, database)
+    return CellPlan(
+        request=request,
+        action="build" if existing is None else "reuse",
+        reason="" if existing is None else f"engine {existing.id} has the same recipe",
+        steps=prepared.translation.steps,
+        warnings=prepared.warnings,
+        recipe=prepared.recipe.body,
+    )
+
+
+def _require_op_types(op_types: Sequence[str], *, known: dict[str, int]) -> None:
+    unknown = [op for op in op_types if not any(op == each.rpartition(".")[2] for each in known)]
+    if unknown:
+        raise UsageError(f"the model has no {unknown[0]} nodes to exclude", hint=f"It has: {', '.join(sorted(known))}.")
+
+
+def _calibration(cell: Cell, options: BuildOptions) -> CalibrationSet | None:
+    if cell.precision is not Precision.INT8:
+        return None  # several precisions share one command line: the set is for INT8 alone
+    if options.calibration is None:
+        raise BuildError(
+            f"int8 of {cell.version.reference} needs a calibration set",
+            hint="Give one with --calibration FILE.safetensors (keys input.NAME, some hundred real samples).",
+        )
+    return check_calibration_set(options.calibration, cell.version.source.signature)
+
+
+def find_existing(prepared: PreparedCell, database: Database) -> EngineRecord | None:
+    """Return the newest built engine of the same version, target, toolchain and recipe."""
+    cell = prepared.request.cell
+    spec = cell.toolchain
+    with database.read() as connection:
+        attempts = engines.list_engines(connection, version_id=cell.version.id)
+    for engine in reversed(attempts):
+        known = engine.toolchain
+        same_toolchain = (known.name, known.backend, known.version) == (spec.name, spec.backend, spec.version)
+        same_cell = same_toolchain and known.python == spec.python and engine.target.name == cell.target
+        if engine.status is EngineStatus.BUILT and same_cell and engine.recipe_digest == prepared.recipe.digest:
+            return engine
+    return None

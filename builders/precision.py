@@ -1,0 +1,186 @@
+"""From the intent `--precision` to what a backend is really told, as one table; and whether it came true.
+
+Rows are per backend and version range, so that a new backend adds rows, not branches. Pure: no files, no
+libraries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from modelreg.registry.errors import BuildError, PrecisionError
+from modelreg.registry.records import Backend, Json, Precision
+
+WEIGHTED_OPS = ("Conv", "Gemm", "MatMul")
+"""Op types with constant weights that INT8 must reach; what the CPU has integer kernels for."""
+
+FP16_BLOCKED_OPS = (
+    # Types or kernels that FP16 lacks, or positions that it cannot count: as in ONNX Runtime's own list.
+    *("ArrayFeatureExtractor", "Binarizer", "CastMap", "CategoryMapper", "DictVectorizer", "FeatureVectorizer"),
+    *("Imputer", "LabelEncoder", "LinearClassifier", "LinearRegressor", "Normalizer", "OneHotEncoder"),
+    *("SVMClassifier", "SVMRegressor", "Scaler", "TreeEnsemble", "TreeEnsembleClassifier", "ZipMap"),
+    *("TreeEnsembleRegressor", "RandomUniformLike", "NonMaxSuppression", "TopK", "RoiAlign", "Range", "CumSum"),
+    *("Min", "Max", "Upsample", "QuantizeLinear", "DequantizeLinear"),
+    # Squares, exponentials and long sums leave the range of FP16 first.
+    *("Exp", "Pow", "Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "GroupNormalization"),
+    *("InstanceNormalization", "LpNormalization", "MeanVarianceNormalization", "ReduceMean", "ReduceSum"),
+    *("ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceLogSum", "ReduceProd"),
+)
+
+INT8_CPU_OPS = (
+    *WEIGHTED_OPS,
+    *("Add", "Relu", "Clip", "LeakyRelu", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Split"),
+    *("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Pad"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """
+    What a backend is told for an intent.
+
+    Attributes:
+        variant: Kind of variant to make, or an empty string when the source is built as it is.
+        settings: What the variant is made with; part of the recipe.
+        flags: Backend flags, by name.
+        steps: The same for people, one line each.
+    """
+
+    precision: Precision
+    variant: str = ""
+    settings: Json = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    backend: Backend
+    translation: Translation
+    first: tuple[int, ...] = ()
+    before: tuple[int, ...] = (1 << 30,)
+    refusal: str = ""
+
+
+def _refused(backend: Backend, precision: Precision, reason: str) -> _Row:
+    return _Row(backend=backend, translation=Translation(precision=precision), refusal=reason)
+
+
+_ORT = Backend.ONNXRUNTIME
+_TABLE: tuple[_Row, ...] = (
+    _Row(
+        backend=_ORT,
+        translation=Translation(precision=Precision.FP32, steps=("the source is built as it is, in FP32",)),
+    ),
+    _Row(
+        backend=_ORT,
+        translation=Translation(
+            precision=Precision.FP16,
+            variant="fp16",
+            settings={"blocked_ops": sorted(FP16_BLOCKED_OPS), "max_finite": 65504.0, "min_positive": 5.96e-8},
+            steps=(
+                "a variant with FP16 weights and tensors is made from the source",
+                "the CPU stores FP16 and computes in FP32 between casts",
+                "accuracy is measured with the rounding of FP16 kept (mode `rounded`)",
+            ),
+        ),
+    ),
+    _Row(
+        backend=_ORT,
+        translation=Translation(
+            precision=Precision.INT8,
+            variant="int8",
+            settings={
+                "activation_type": "QUInt8",
+                "activation_symmetric": False,  # all 8 bits for values that are never negative, and no Relu left
+                "weight_type": "QInt8",
+                "weight_symmetric": True,
+                "per_channel": True,
+                # 7-bit weights: without VNNI, x86 adds U8 x S8 pairs in saturating 16 bits, and results would
+                # depend on the CPU that serves.
+                "reduce_range": True,
+                "op_types": sorted(INT8_CPU_OPS),
+                "guard_excluded": True,
+                "options": {},
+            },
+            steps=(
+                "a variant with Q/DQ nodes is made from the source: static, weights symmetric per channel",
+                "activations U8; weights S8 in 7 bits, so that CPUs without VNNI do not saturate",
+            ),
+        ),
+    ),
+    _refused(_ORT, Precision.TF32, "TF32 is arithmetic of NVIDIA GPUs; on the CPU, fp32 is FP32"),
+    _refused(_ORT, Precision.BF16, "ONNX Runtime has almost no BF16 kernels on the CPU"),
+    _refused(_ORT, Precision.FP8, "ONNX Runtime has no FP8 kernels on the CPU"),
+    _refused(_ORT, Precision.BEST, "ONNX Runtime runs the types in the graph and chooses nothing; name one"),
+)
+
+
+def translate(precision: Precision, backend: Backend, version: str) -> Translation:
+    """
+    Return what `backend` of this version is told for an intent.
+
+    Raises:
+        BuildError: The backend cannot do it; says why, and what it can.
+    """
+    for row in _rows(backend, version):
+        if row.translation.precision is precision:
+            if row.refusal:
+                raise BuildError(
+                    f"{precision} cannot be built with {backend} {version}: {row.refusal}",
+                    hint=f"{backend} builds: {', '.join(offered(backend, version))}.",
+                )
+            return row.translation
+    raise BuildError(f"nothing is known about building {precision} with {backend} {version}")
+
+
+def offered(backend: Backend, version: str) -> list[str]:
+    """Return the precisions that a backend of this version can build, in the table's order."""
+    return [str(row.translation.precision) for row in _rows(backend, version) if not row.refusal]
+
+
+def _rows(backend: Backend, version: str) -> list[_Row]:
+    numbers = version_numbers(version)
+    return [row for row in _TABLE if row.backend is backend and row.first <= numbers < row.before]
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: `10.12.0.36+x` gives (10, 12, 0, 36)."""
+    numbers: list[int] = []
+    for part in version.split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+        if digits != part:
+            break
+    return tuple(numbers)
+
+
+def require_precision(realised: Json, *, asked: Precision) -> None:
+    """
+    Refuse a plan that did not become what was asked.
+
+    Raises:
+        PrecisionError: Names the nodes that stayed in a higher precision.
+    """
+    stayed = realised.get("stayed", [])
+    if stayed:
+        shown = ", ".join(str(node) for node in stayed[:5]) + (", ..." if len(stayed) > 5 else "")
+        raise PrecisionError(
+            f"{asked} was asked, but {len(stayed)} of {realised.get('eligible')} nodes stayed in FP32: {shown}",
+            hint="Exclude them by --nodes_to_exclude if they shall stay, or choose another precision.",
+        )
+    unwanted = realised.get("unwanted")
+    if unwanted:
+        raise PrecisionError(f"nodes that were excluded became {asked} all the same: {', '.join(map(str, unwanted))}")
+    if asked is not Precision.FP32 and not realised.get("converted"):
+        raise PrecisionError(
+            f"{asked} was asked, but no node became {asked}: {realised.get('note') or 'nothing was eligible'}",
+            hint="Build fp32 instead, or exclude fewer nodes.",
+        )
+    if asked is Precision.FP16 and realised.get("storage") != "fp16":
+        raise PrecisionError(
+            "fp16 was asked, but the optimised graph stores its weights in FP32",
+            hint="Build with --builderOptimizationLevel extended or lower: `all` folds the casts of weights.",
+        )

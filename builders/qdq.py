@@ -1,0 +1,258 @@
+"""INT8 variants: static Q/DQ nodes with calibrated ranges, by ONNX Runtime's tools. Runs in the child process.
+
+Ranges come from two passes over the calibration set, one batch at a time: the first finds each tensor's extremes,
+the second fills histograms of fixed edges. So memory stays at one batch, and the batch size changes no range.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.checker
+
+from modelreg.builders.calibration import iterate_batches
+from modelreg.builders.graph_sizes import EXTERNAL_BYTES
+from modelreg.builders.graphs import (
+    VariantError,
+    load_normalised,
+    name_nodes,
+    raise_opset,
+    require_nodes,
+    save_model,
+    weight_bytes,
+)
+from modelreg.registry.tensor_sets import open_tensor_set
+
+Report = Callable[[float | None, str], None]
+Batch = dict[str, Any]
+
+
+def make_int8(
+    source: Path, target: Path, variant: Mapping[str, Any], calibration: Mapping[str, Any], report: Report
+) -> list[Path]:
+    """
+    Write the Q/DQ variant of `source` to `target`; return the files written.
+
+    Args:
+        source: The ONNX, external data beside it.
+        target: New file.
+        variant: The variant part of the recipe.
+        calibration: What `CalibrationSet.to_request` gave.
+        report: Told about the passes.
+
+    Raises:
+        VariantError: A node to exclude is not there, or an activation is not finite on the calibration set.
+    """
+    from onnxruntime.quantization import QuantType
+    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+    from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
+
+    settings = variant["settings"]
+    op_types = [op for op in settings["op_types"] if op not in variant["excluded_op_types"]]
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="int8-") as scratch:
+        prepared, excluded = _prepare(source, Path(scratch), variant["excluded_nodes"])
+        is_big = weight_bytes(onnx.load(prepared, load_external_data=False).graph) > EXTERNAL_BYTES
+        ranges = _find_ranges(
+            prepared,
+            op_types,
+            how=variant["calibration"],
+            calibration=calibration,
+            is_big=is_big,
+            report=report,
+        )
+        report(0.9, "writing Q/DQ nodes")
+        quantizer = QDQQuantizer(
+            load_model_with_shape_infer(prepared),
+            settings["per_channel"],
+            settings["reduce_range"],
+            QuantType[settings["weight_type"]],
+            QuantType[settings["activation_type"]],
+            ranges,
+            [],
+            excluded,
+            op_types,
+            {
+                "ActivationSymmetric": settings["activation_symmetric"],
+                "WeightSymmetric": settings["weight_symmetric"],
+                **settings["options"],
+            },
+        )
+        quantizer.quantize_model()
+        quantizer.model.topological_sort()  # the quantiser appends its nodes at the end
+        model = quantizer.model.model
+        if settings["guard_excluded"]:
+            _guard(model.graph, {*excluded, *_of_types(model.graph, variant["excluded_op_types"])})
+        name_nodes(model.graph)
+        files = save_model(model, target)
+    onnx.checker.check_model(target)
+    return files
+
+
+def _prepare(source: Path, scratch: Path, excluded: list[str]) -> tuple[Path, list[str]]:
+    """Fold and infer shapes; return the new model and the excluded nodes' names in it."""
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    model = load_normalised(source)
+    require_nodes(model.graph, excluded)
+    model = raise_opset(model)
+    before = {node.name: node for node in model.graph.node}
+    plain, prepared = scratch / "plain.onnx", scratch / "prepared.onnx"
+    is_big = len(save_model(model, plain)) > 1
+    quant_pre_process(
+        plain,
+        prepared,
+        skip_symbolic_shape=True,
+        save_as_external_data=is_big,
+        all_tensors_to_one_file=True,
+        external_data_location="prepared.data",
+    )
+    folded = onnx.load(prepared)
+    if before and not folded.graph.node:
+        raise VariantError("nothing is left of the graph after folding constants: it has no inputs that matter")
+    name_nodes(folded.graph)
+    save_model(folded, prepared)
+    return prepared, [_find_again(folded.graph, before[name]) if name in before else name for name in excluded]
+
+
+def _find_again(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
+    """Return the name of what became of a node: same name, else same output, else same weight."""
+    if any(each.name == node.name for each in graph.node):
+        return node.name
+    weights = set(node.input) & {tensor.name for tensor in graph.initializer}
+    for each in graph.node:
+        if set(each.output) & set(node.output) or set(each.input) & weights:
+            return str(each.name)
+    raise VariantError(
+        f"node {node.name!r} is fused or folded away before quantisation and cannot be excluded",
+        hint="Exclude the node that it is fused into, or its op type.",
+    )
+
+
+def _of_types(graph: onnx.GraphProto, op_types: list[str]) -> set[str]:
+    return {node.name for node in graph.node if node.op_type in op_types}
+
+
+def _guard(graph: onnx.GraphProto, excluded: set[str]) -> None:
+    """
+    Keep ONNX Runtime from quantising excluded nodes itself.
+
+    It gives every Conv and Gemm behind a DequantizeLinear INT8 weights (`WeightBiasQuantization`), when the plan is
+    built and again when it is loaded. A Max of one value changes nothing and is never optimised away.
+    """
+    dequantised = {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        if node.name in excluded and node.op_type in ("Conv", "ConvTranspose", "Gemm") and node.input[0] in dequantised:
+            guarded = f"{node.name}_unquantised_input"
+            nodes.append(onnx.helper.make_node("Max", [node.input[0]], [guarded], name=f"{node.name}_guard"))
+            node.input[0] = guarded
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _find_ranges(
+    model: Path,
+    op_types: list[str],
+    *,
+    how: Mapping[str, Any],
+    calibration: Mapping[str, Any],
+    is_big: bool,
+    report: Report,
+) -> Any:
+    from onnxruntime.quantization import CalibrationMethod
+    from onnxruntime.quantization.calibrate import create_calibrator
+
+    passes = 1 if how["method"] == "minmax" else 2
+
+    def create(method: Any, name: str, options: dict[str, Any]) -> Any:
+        augmented = str(model.with_name(f"{name}.onnx"))
+        return create_calibrator(
+            model,
+            op_types,
+            augmented_model_path=augmented,
+            calibrate_method=method,
+            use_external_data_format=is_big,
+            extra_options=options,
+        )
+
+    extremes = create(CalibrationMethod.MinMax, "extremes", {})
+    for batch in _batches(calibration, report, 1, passes):
+        extremes.collect_data(_Once(batch))
+    ranges = extremes.compute_data()
+    _require_finite(ranges)
+    if passes == 1:
+        return ranges
+    method, options = _histogram(how)
+    histograms = create(method, "histograms", options)
+    histograms.collector = _seeded_collector(histograms, ranges)
+    for batch in _batches(calibration, report, 2, passes):
+        histograms.collect_data(_Once(batch))
+    report(0.85, f"choosing ranges by {how['method']}")
+    return histograms.compute_data()
+
+
+def _histogram(how: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    from onnxruntime.quantization import CalibrationMethod
+
+    if how["method"] == "entropy":
+        return CalibrationMethod.Entropy, {"num_bins": how["bins"], "num_quantized_bins": how["levels"]}
+    options = {"num_bins": how["bins"], "percentile": how["percentile"], "symmetric": False}
+    return CalibrationMethod.Percentile, options
+
+
+def _seeded_collector(calibrator: Any, ranges: Any) -> Any:
+    """Return a collector whose histograms have their final edges from the start."""
+    from onnxruntime.quantization.calibrate import HistogramCollector
+
+    collector = HistogramCollector(
+        method=calibrator.method,
+        symmetric=calibrator.symmetric,
+        num_bins=calibrator.num_bins,
+        num_quantized_bins=calibrator.num_quantized_bins,
+        percentile=calibrator.percentile,
+        scenario=calibrator.scenario,
+    )
+    for name in ranges:
+        low, high = (np.float32(np.asarray(value).reshape(-1)[0]) for value in ranges[name].range_value)
+        bound = np.float32(max(abs(low), abs(high)))
+        edges = np.histogram_bin_edges([], bins=calibrator.num_bins, range=(-bound, bound)).astype(np.float32)
+        empty = np.zeros(calibrator.num_bins, dtype=np.int64)
+        collector.histogram_dict[name] = (empty, edges, low, high, bound)
+    return collector
+
+
+def _require_finite(ranges: Any) -> None:
+    for name in ranges:
+        if not all(np.isfinite(value).all() for value in ranges[name].range_value):
+            raise VariantError(
+                f"tensor {name!r} is not finite on the calibration set",
+                hint="The model overflows in FP32 on these inputs: check their preprocessing.",
+            )
+
+
+def _batches(calibration: Mapping[str, Any], report: Report, number: int, passes: int) -> Iterator[Batch]:
+    total = len(calibration["rows"])
+    done = 0
+    with open_tensor_set(Path(calibration["path"])) as tensors:
+        for batch in iterate_batches(tensors, dict(calibration)):
+            yield batch
+            done = min(total, done + calibration["batch"])
+            part = (number - 1 + done / total) / passes
+            report(0.1 + 0.7 * part, f"calibrating, pass {number} of {passes}: {done} of {total} samples")
+
+
+class _Once:
+    """A calibration reader of one batch (ONNX Runtime asks for `get_next` alone)."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch: Batch | None = batch
+
+    def get_next(self) -> Batch | None:
+        batch, self._batch = self._batch, None
+        return batch

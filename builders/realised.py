@@ -1,0 +1,208 @@
+"""The realised precision: what the optimised graph of ONNX Runtime really holds. Runs in the child process.
+
+INT8 is read from the plan: a weighted node is INT8 when its kernel is an integer one. FP16 is read from both: the
+variant tells which nodes round to FP16, the plan what is stored, and in what its kernels compute.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto
+
+from modelreg.builders.graphs import element_types, initialiser_bytes
+from modelreg.builders.precision import WEIGHTED_OPS
+
+Json = dict[str, Any]
+
+_INTEGER_OPS = ("ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "QGemm", "DynamicQuantizeMatMul")
+_FLOAT_KERNELS = {
+    "Conv": ("Conv", "FusedConv", "NhwcFusedConv"),
+    "Gemm": ("Gemm", "FusedGemm"),
+    "MatMul": ("MatMul", "FusedMatMul"),
+}
+_KERNEL_OPS = {kernel: op for op, kernels in _FLOAT_KERNELS.items() for kernel in kernels}
+_CASTS = ("Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "Constant")
+_WORDS: dict[int, str] = {
+    TensorProto.FLOAT: "fp32",
+    TensorProto.FLOAT16: "fp16",
+    TensorProto.BFLOAT16: "bf16",
+    TensorProto.DOUBLE: "fp64",
+    TensorProto.INT8: "int8",
+    TensorProto.UINT8: "int8",
+}
+
+
+def read_realised(plan: Path, model: Path, variant: Mapping[str, Any] | None) -> Json:
+    """
+    Return what a plan became.
+
+    Args:
+        plan: The optimised graph as saved.
+        model: What was optimised: the variant, or the source.
+        variant: The variant part of the recipe, or None for FP32.
+
+    Returns:
+        `storage` and `compute` (words), `ops` (op types counted by compute precision), `initialiser_bytes` by
+        dtype, `eligible` and `converted` (numbers of nodes), `stayed` (nodes that should have become the asked
+        precision and did not), `kept` (nodes that stayed on purpose), `unwanted` (nodes that should have stayed and
+        did not), `note`.
+    """
+    optimised = onnx.load(plan, load_external_data=False)
+    ops = _count_ops(optimised)
+    body: Json = {
+        "storage": "fp32",
+        "compute": "fp32",
+        "ops": ops,
+        "initialiser_bytes": initialiser_bytes(optimised.graph),
+        "eligible": 0,
+        "converted": 0,
+        "stayed": [],
+        "kept": [],
+        "unwanted": [],
+        "note": "",
+    }
+    if variant is None:
+        return body
+    made = onnx.load(model, load_external_data=False)
+    return body | (
+        _fp16(optimised, made, variant, ops) if variant["kind"] == "fp16" else _int8(optimised, made, variant)
+    )
+
+
+def _fp16(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[str, Any], ops: Json) -> Json:
+    types = element_types(made)
+    blocked = {*variant["settings"]["blocked_ops"], *variant["excluded_op_types"]}
+    converted, stayed, kept = 0, [], []
+    for node in made.graph.node:
+        touched = {types.get(name) for name in (*node.input, *node.output)}
+        if node.op_type in _CASTS or not touched & {TensorProto.FLOAT, TensorProto.FLOAT16}:
+            continue
+        if node.op_type in blocked or node.name in variant["excluded_nodes"]:
+            kept.append(_label(node))
+        elif TensorProto.FLOAT16 in touched:
+            converted += 1
+        else:
+            stayed.append(_label(node))
+    wanted = initialiser_bytes(made.graph).get("float16", 0)
+    found = initialiser_bytes(optimised.graph).get("float16", 0)
+    compute = _compute(ops)
+    note = (
+        "" if compute == "fp16" else "stored in FP16, computed in FP32 between casts: check accuracy in mode `rounded`"
+    )
+    return {
+        "storage": "fp16" if 2 * found >= wanted else "fp32",
+        "compute": compute,
+        "eligible": converted + len(stayed),
+        "converted": converted,
+        "stayed": stayed,
+        "kept": kept,
+        "note": note,
+    }
+
+
+def _int8(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[str, Any]) -> Json:
+    weights = _weights_by_node(made.graph)
+    excluded = {
+        *variant["excluded_nodes"],
+        *(node.name for node in made.graph.node if node.op_type in variant["excluded_op_types"]),
+    }
+    kept_weights = {weight for name, weight in weights.items() if name in excluded}
+    constants = {tensor.name for tensor in optimised.graph.initializer}
+    producers = {name: node for node in optimised.graph.node for name in node.output}
+    converted = 0
+    unwanted: list[str] = []
+    stayed: list[str] = []
+    kept: list[str] = []
+    for node in optimised.graph.node:
+        if _is_integer(node):
+            converted += node.op_type in ("QLinearConv", "QLinearMatMul", *_INTEGER_OPS)
+            unwanted += [_label(node)] * (node.name in excluded)
+            continue
+        weight = _weight(node, constants, producers) if node.op_type in _KERNEL_OPS else ""
+        if not weight:
+            continue
+        # A fused kernel has a name of its own; its weight tells which node it was.
+        is_kept = node.name in excluded or weight in kept_weights
+        (kept if is_kept else stayed).append(_label(node))
+    return {
+        "storage": "int8" if converted else "fp32",
+        "compute": "int8" if converted and not kept and not stayed else ("mixed" if converted else "fp32"),
+        "eligible": converted + len(stayed),
+        "converted": converted,
+        "stayed": stayed,
+        "kept": kept,
+        "unwanted": unwanted,
+        "note": "" if converted or stayed else f"no {', '.join(WEIGHTED_OPS)} with constant weights to quantise",
+    }
+
+
+def _weights_by_node(graph: onnx.GraphProto) -> dict[str, str]:
+    constants = {tensor.name for tensor in graph.initializer}
+    producers = {name: node for node in graph.node for name in node.output}
+    found = {node.name: _weight(node, constants, producers) for node in graph.node if node.op_type in WEIGHTED_OPS}
+    return {name: weight for name, weight in found.items() if weight}
+
+
+def _weight(node: onnx.NodeProto, constants: set[str], producers: Mapping[str, onnx.NodeProto]) -> str:
+    """Return the initialiser behind a node's weight, seen through Q and DQ nodes, or an empty string."""
+    candidates = node.input[:2] if _KERNEL_OPS[node.op_type] != "Conv" else node.input[1:2]
+    for candidate in reversed(candidates):
+        name = candidate
+        while name in producers and producers[name].op_type in ("DequantizeLinear", "QuantizeLinear"):
+            name = producers[name].input[0]
+        if name in constants:
+            return str(name)
+    return ""
+
+
+def _is_integer(node: onnx.NodeProto) -> bool:
+    return node.op_type.startswith("QLinear") or node.op_type in _INTEGER_OPS
+
+
+def _compute(ops: Mapping[str, Mapping[str, int]]) -> str:
+    """Return in what the weighted kernels compute, or all kernels where none has weights."""
+    counted = {word: sum(n for op, n in each.items() if op in _KERNEL_OPS) for word, each in ops.items()}
+    if not any(counted.values()):
+        counted = {word: sum(each.values()) for word, each in ops.items()}
+    half, single = counted.get("fp16", 0), counted.get("fp32", 0)
+    if half and single:
+        return "mixed"
+    return "fp16" if half else "fp32"
+
+
+def _count_ops(model: onnx.ModelProto) -> dict[str, dict[str, int]]:
+    """Count op types by compute precision; data movement counts under the type that it moves."""
+    types = element_types(model)
+    counted: dict[str, Counter[str]] = {}
+    for node in model.graph.node:
+        _guess_types(node, types)
+        word = "casts" if node.op_type in _CASTS else _precision(node, types)
+        counted.setdefault(word, Counter())[node.op_type] += 1
+    return {word: dict(sorted(each.items())) for word, each in sorted(counted.items())}
+
+
+def _precision(node: onnx.NodeProto, types: Mapping[str, int]) -> str:
+    if _is_integer(node):
+        return "int8"
+    words = [_WORDS[types[name]] for name in (*node.output, *node.input) if types.get(name) in _WORDS]
+    return words[0] if words else "other"
+
+
+def _guess_types(node: onnx.NodeProto, types: dict[str, int]) -> None:
+    """Fill in the output type of ops that ONNX does not know: ONNX Runtime's own keep the type of their input."""
+    if _is_integer(node):
+        guess: int = TensorProto.FLOAT if node.op_type == "MatMulIntegerToFloat" else TensorProto.UINT8
+    else:
+        guess = next((types[name] for name in node.input if name in types), 0)
+    for name in node.output:
+        if guess:
+            types.setdefault(name, guess)
+
+
+def _label(node: onnx.NodeProto) -> str:
+    return f"{node.name} ({node.op_type})"

@@ -1,0 +1,106 @@
+"""Recipes: everything that decides a build, as canonical JSON with a digest.
+
+Two digests: one of the `variant` part alone, so that builds which differ in backend options share a variant, and
+one of the whole. What does not change the bytes (paths, timeouts, the number of threads) is not part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modelreg.builders.calibration import CalibrationSet, recipe_part
+from modelreg.builders.interface import BuildOptions
+from modelreg.builders.precision import Translation
+from modelreg.registry.digests import json_digest
+from modelreg.registry.errors import UsageError
+from modelreg.registry.records import Backend, Json
+
+VARIANT_REVISION = 1
+"""Raised when the code that makes variants changes what it makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A recipe with its digests."""
+
+    body: Json
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the whole recipe."""
+        return json_digest(self.body)
+
+    @property
+    def variant(self) -> Json | None:
+        """Return the part that decides the variant, or None when the source is built as it is."""
+        part: Json | None = self.body["variant"]
+        return part
+
+    @property
+    def variant_digest(self) -> str:
+        """Return the SHA-256 of the part that decides the variant, or an empty string."""
+        return "" if self.variant is None else json_digest(self.variant)
+
+
+def make_recipe(
+    translation: Translation,
+    options: BuildOptions,
+    *,
+    backend: Backend,
+    build: Json,
+    calibration: CalibrationSet | None,
+    tools: dict[str, str],
+) -> Recipe:
+    """
+    Return the recipe of a build.
+
+    Args:
+        translation: What the backend is told for the precision.
+        options: What the user said.
+        backend: Who builds.
+        build: The part that the backend's builder makes of the options.
+        calibration: The checked calibration set; for INT8.
+        tools: Versions of the libraries that make the variant.
+
+    Raises:
+        UsageError: Nodes or op types are excluded, but nothing is converted.
+    """
+    return Recipe(
+        {
+            "precision": str(translation.precision),
+            "backend": str(backend),
+            "flags": sorted(translation.flags),
+            "variant": _variant(translation, options, calibration, tools),
+            "build": build,
+        }
+    )
+
+
+def variant_recipe_digest(recipe: Json) -> str:
+    """Return the digest that `find_variant` knows the variant of an engine's recipe by, or an empty string."""
+    return Recipe(recipe).variant_digest
+
+
+def _variant(
+    translation: Translation, options: BuildOptions, calibration: CalibrationSet | None, tools: dict[str, str]
+) -> Json | None:
+    if not translation.variant:
+        if options.nodes_to_exclude or options.op_types_to_exclude:
+            raise UsageError(
+                f"{translation.precision} converts nothing, so nothing can be excluded",
+                hint="Leave --nodes_to_exclude and --op_types_to_exclude out.",
+            )
+        return None
+    body: Json = {
+        "kind": translation.variant,
+        "revision": VARIANT_REVISION,
+        "tools": tools,
+        "settings": translation.settings,
+        "excluded_nodes": sorted(set(options.nodes_to_exclude)),
+        "excluded_op_types": sorted(set(options.op_types_to_exclude)),
+    }
+    if translation.variant == "fp16":
+        body["keep_io_types"] = options.keep_io_types
+    if calibration is not None and options.calibration is not None:
+        body["calibration"] = recipe_part(options.calibration, calibration)
+    return body

@@ -1,0 +1,79 @@
+"""Variants from the parent's side: made and inspected in a child with the registry's own interpreter."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from modelreg.builders.backends import build_error
+from modelreg.builders.calibration import CalibrationSet
+from modelreg.builders.interface import OnProgress
+from modelreg.registry.records import Json
+from modelreg.registry.toolchains.process import Worker, WorkerJobError
+
+_JOB_FILE = Path(__file__).with_name("variant_jobs.py")
+
+
+class VariantWorker:
+    """One child for the variant of a cell and for reading what became of it; a context manager."""
+
+    def __init__(self, *, log_path: Path, timeout_s: float) -> None:
+        # The converters iterate over sets: with a fixed hash seed the same recipe gives the same bytes.
+        env = {"PYTHONHASHSEED": "0"}
+        self._worker = Worker.start(sys.executable, _JOB_FILE, log_path=log_path, env=env)
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> VariantWorker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._worker.close()
+
+    def make(
+        self,
+        source: Path,
+        target: Path,
+        *,
+        variant: Json,
+        calibration: CalibrationSet | None,
+        on_progress: OnProgress,
+    ) -> tuple[Path, ...]:
+        """
+        Write the variant of `source` to `target`; return its files, the ONNX first.
+
+        Raises:
+            BuildError: It cannot be made; says why.
+            WorkerError: The child crashed, hung, or spoke garbage.
+        """
+        request = {
+            "source": str(source),
+            "target": str(target),
+            "variant": variant,
+            "calibration": None if calibration is None else calibration.to_request(),
+        }
+        answer = self._call("make", request, on_progress)
+        return tuple(Path(path) for path in answer["files"])
+
+    def inspect(self, plan: Path, model: Path, *, variant: Json | None, on_progress: OnProgress) -> Json:
+        """
+        Return the realised precision of a plan made from `model`.
+
+        Raises:
+            BuildError: The plan cannot be read.
+            WorkerError: The child crashed, hung, or spoke garbage.
+        """
+        realised: Json = self._call(
+            "inspect", {"plan": str(plan), "model": str(model), "variant": variant}, on_progress
+        )
+        return realised
+
+    def _call(self, job: str, request: Mapping[str, Any], on_progress: OnProgress) -> Any:
+        try:
+            return self._worker.call(job, request, timeout_s=self._timeout_s, on_progress=on_progress)[0]
+        except WorkerJobError as error:
+            raise build_error(error) from error

@@ -1,0 +1,70 @@
+"""What `promote` and `rollback` say when a channel has moved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modelreg.cli.render import print_document, print_line, print_warning, short
+from modelreg.registry.clock import iso
+
+if TYPE_CHECKING:
+    from modelreg.registry.pointers import Pointer
+    from modelreg.registry.records import Json
+    from modelreg.registry.releasing import Activation
+
+
+def print_activation(activation: Activation, *, as_json: bool) -> None:
+    """Print what is active now, and what was before."""
+    if not activation.recorded and activation.changed:
+        print_warning(
+            "the channel moved, but the database could not be told; the next command records it, or `modelreg doctor`"
+        )
+    if as_json:
+        print_document(_document(activation))
+        return
+    pointer, previous = activation.pointer, activation.previous
+    name = f"{pointer.model}@{pointer.channel}"
+    if not activation.changed:
+        print_line(f"{name} serves version {pointer.version} already, generation {pointer.generation}")
+    else:
+        before = f"version {previous.version} -> " if previous else ""
+        print_line(f"{name}: {before}version {pointer.version}, generation {pointer.generation} ({pointer.kind})")
+    for target, engine in sorted(activation.plan.engines.items()) if activation.plan else ():
+        print_line(
+            f"  {target:<8} {engine.precision!s:<5} {engine.toolchain.backend} {engine.toolchain.version},"
+            f" engine {engine.id}, plan {short(engine.plan_digest)}"
+        )
+    for overridden in pointer.overridden:
+        print_line(f"  gates overridden: {overridden}")
+
+
+def _document(activation: Activation) -> Json:
+    engines = activation.plan.engines if activation.plan else {}
+    return {
+        **pointer_document(activation.pointer),
+        "previous": None if activation.previous is None else pointer_document(activation.previous),
+        "changed": activation.changed,
+        "recorded": activation.recorded,
+        "engines": {
+            target: {"id": engine.id, "precision": str(engine.precision), "plan": engine.plan_digest}
+            for target, engine in sorted(engines.items())
+        },
+    }
+
+
+def pointer_document(pointer: Pointer) -> Json:
+    """Return one generation of a channel as JSON."""
+    return {
+        "model": pointer.model,
+        "channel": pointer.channel,
+        "generation": pointer.generation,
+        "version": pointer.version,
+        "release": pointer.release,
+        "kind": str(pointer.kind),
+        "rolls_back_to": pointer.rolls_back_to,
+        "txn": pointer.txn,
+        "actor": pointer.actor,
+        "at": iso(pointer.at),
+        "message": pointer.message,
+        "overridden": list(pointer.overridden),
+    }

@@ -1,0 +1,133 @@
+"""How an engine and its gates are written in tables and documents; `build`, `validate` and `show` share it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from modelreg.cli.render import number, size
+from modelreg.cli.tables import Column, print_table
+from modelreg.registry.clock import iso
+
+if TYPE_CHECKING:
+    from modelreg.registry.records import EngineRecord, GateResult, Json, ValidationRecord
+
+_SHOWN_SAMPLES = 5
+
+
+def say_realised(engine: EngineRecord) -> str:
+    """Return what the engine's arithmetic became, for example `FP16 storage, FP32 compute`."""
+    if not engine.realised:
+        return "-"
+    storage = str(engine.realised.get("storage", engine.precision)).upper()
+    compute = str(engine.realised.get("compute", storage)).upper()
+    return storage if storage == compute else f"{storage} storage, {compute} compute"
+
+
+def count_passed(validation: ValidationRecord) -> str:
+    """Return how many of the gates pass."""
+    passed = sum(gate.outcome == "pass" for gate in validation.gates)
+    return f"{passed}/{len(validation.gates)}"
+
+
+def engine_document(engine: EngineRecord) -> Json:
+    """Return an engine as JSON."""
+    return {
+        "id": engine.id,
+        "target": engine.target.name,
+        "gpu": engine.target.gpu,
+        "precision": str(engine.precision),
+        "realised": engine.realised,
+        "backend": str(engine.toolchain.backend),
+        "backend_version": engine.toolchain.version,
+        "toolchain": engine.toolchain.name,
+        "status": str(engine.status),
+        "error": engine.error,
+        "plan": engine.plan_digest,
+        "size_bytes": engine.size_bytes,
+        "files": [file.to_json() for file in engine.files],
+        "recipe": engine.recipe,
+        "recipe_digest": engine.recipe_digest,
+        "variant": engine.variant_digest,
+        "build_s": engine.build_s,
+        "log": engine.log_digest,
+        "created_at": iso(engine.created_at),
+        "created_by": engine.created_by,
+    }
+
+
+def validation_document(validation: ValidationRecord) -> Json:
+    """Return a validation as JSON."""
+    return {
+        "engine": validation.engine_id,
+        "verdict": str(validation.verdict),
+        "golden_set": validation.golden_digest,
+        "policy": validation.policy_digest,
+        "report": validation.report_digest,
+        "host": validation.host,
+        "created_at": iso(validation.created_at),
+        "created_by": validation.created_by,
+        "gates": [gate.to_json() for gate in validation.gates],
+    }
+
+
+def print_engines(engines: Sequence[EngineRecord], validations: dict[int, ValidationRecord], *, no_color: bool) -> None:
+    """Print one line for each engine."""
+    columns = (
+        Column(header="ENGINE", right=True),
+        Column(header="TARGET"),
+        Column(header="PRECISION"),
+        Column(header="REALISED", folds=True),
+        Column(header="SIZE", right=True),
+        Column(header="VERDICT"),
+        Column(header="GATES", right=True),
+    )
+    print_table(columns, [_engine_row(engine, validations.get(engine.id)) for engine in engines], no_color=no_color)
+
+
+def _engine_row(engine: EngineRecord, validation: ValidationRecord | None) -> tuple[str, ...]:
+    cell = (str(engine.id), engine.target.name, str(engine.precision))
+    if not engine.files:
+        return (*cell, str(engine.status), "-", "-", "-")
+    judged = ("none", "-") if validation is None else (str(validation.verdict), count_passed(validation))
+    return (*cell, say_realised(engine), size(engine.size_bytes), *judged)
+
+
+def print_gates(judged: Sequence[tuple[EngineRecord, Sequence[GateResult]]], *, no_color: bool) -> None:
+    """Print one line for each gate of each engine: what was measured, the limit, and what came of it."""
+    columns = (
+        Column(header="ENGINE"),
+        Column(header="GATE", folds=True),
+        Column(header="OUTPUT", folds=True),
+        Column(header="MEASURED", right=True),
+        Column(header="LIMIT", right=True),
+        Column(header="OUTCOME"),
+    )
+    rows = [
+        (
+            f"{engine.id} {engine.target.name} {engine.precision}",
+            gate.gate,
+            gate.subject,
+            number(gate.measured),
+            "-" if gate.limit is None else f"{gate.comparison} {number(gate.limit)}",
+            str(gate.outcome),
+        )
+        for engine, gates in judged
+        for gate in gates
+    ]
+    print_table(columns, rows, no_color=no_color)
+
+
+def explain_gate(gate: GateResult) -> str:
+    """Return one sentence on a gate that did not pass: the output, the reason, and the worst samples."""
+    parts = [f"{gate.gate} of {gate.subject}: {gate.reason or _say_limit(gate)}"]
+    if gate.worst_samples:
+        shown = ", ".join(str(index) for index in gate.worst_samples[:_SHOWN_SAMPLES])
+        parts.append(f"worst samples {shown}")
+    return "; ".join(parts)
+
+
+def _say_limit(gate: GateResult) -> str:
+    if gate.measured is None or gate.limit is None:
+        return str(gate.outcome)
+    return f"{number(gate.measured)}, limit {gate.comparison} {number(gate.limit)}"

@@ -1,0 +1,123 @@
+"""What a command works with: the options that every command has, and the registry that they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+    from modelreg.cli.progress import Reporter
+    from modelreg.config.settings import Home
+    from modelreg.registry.database import Database
+    from modelreg.registry.releasing import Releases
+    from modelreg.registry.storage.interface import Progress, Storage
+
+
+@dataclass(slots=True)
+class Invocation:
+    """One run of the command line; `home`, `as_json`, `verbose` and `no_color` are the global options."""
+
+    home: Path | None = None
+    as_json: bool = False
+    verbose: bool = False
+    no_color: bool = False
+
+    def find_home(self) -> Home:
+        """Return the registry's folder; raises HomeNotFoundError where there is none."""
+        from modelreg.config.settings import find_home
+
+        return find_home(self.home)
+
+    def open_registry(self) -> Registry:
+        """Return the registry; its database and store are opened when they are first used."""
+        return Registry(self.find_home())
+
+    def reporter(self) -> Reporter:
+        """Return where progress is told: live on a terminal, else a line for each step."""
+        from modelreg.cli.progress import Reporter
+
+        return Reporter(no_color=self.no_color, verbose=self.verbose)
+
+
+class Registry:
+    """A registry whose parts are opened when they are first used: `list` needs no store, `which` no database."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+
+    @cached_property
+    def storage(self) -> Storage:
+        """Return the store."""
+        return open_store(self.home)
+
+    @cached_property
+    def database(self) -> Database:
+        """Return the database, of the schema that this program knows."""
+        return open_database(self.home)
+
+    def open(self) -> None:
+        """Open both at once, so that what is missing is said before long work and not after it."""
+        _ = self.storage, self.database
+
+    @property
+    def actor(self) -> str:
+        """Return who is at work."""
+        from modelreg.registry.actor import current_actor
+
+        return current_actor()
+
+
+def open_store(home: Home) -> Storage:
+    """Return the registry's store."""
+    from modelreg.registry.storage.open import open_storage
+
+    return open_storage(home.store_url)
+
+
+def open_database(home: Home) -> Database:
+    """Return the registry's database, of the schema that this program knows."""
+    from modelreg.registry.database import Database
+
+    return Database.open(locate_database(home), timeout_s=home.settings.lock_timeout_s)
+
+
+def locate_database(home: Home) -> str | URL:
+    """Return the database's URL; as an object for a file, whose path may hold any character."""
+    from modelreg.registry.database import sqlite_url
+
+    path = home.database_path
+    return home.database_url if path is None else sqlite_url(path)
+
+
+def open_database_if_usable(home: Home, *, doing: str) -> Database | None:
+    """Return the database, or None with a warning where `doing` works without it."""
+    from modelreg.registry.errors import BusyError, DatabaseError
+
+    try:
+        return open_database(home)
+    except (DatabaseError, BusyError) as error:
+        from modelreg.cli.render import print_warning
+
+        print_warning(f"{error}; {doing} from the store alone")
+        return None
+
+
+def open_releases(
+    home: Home, *, storage: Storage, database: Database | None, progress: Progress | None = None
+) -> Releases:
+    """Return what promotes and rolls back."""
+    from modelreg.registry.actor import current_actor
+    from modelreg.registry.releasing import Releases
+    from modelreg.registry.storage.interface import no_progress
+
+    return Releases(
+        database=database,
+        storage=storage,
+        actor=current_actor(),
+        lock_timeout_s=home.settings.lock_timeout_s,
+        progress=progress or no_progress,
+    )

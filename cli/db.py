@@ -1,0 +1,67 @@
+"""`modelreg db`: the database's schema. Imports Alembic, which no other command does but `init`."""
+
+from __future__ import annotations
+
+import click
+
+from modelreg.cli.context import Invocation, locate_database
+from modelreg.cli.options import CONTEXT, add_global_options, dry_run_option, make_command
+from modelreg.cli.render import print_document, print_line
+
+
+@click.group(
+    "db",
+    short_help="Upgrade the database, or tell its revision.",
+    epilog="\b\nExamples:\n  modelreg db current\n  modelreg db upgrade",
+    context_settings=CONTEXT,
+    no_args_is_help=False,
+)
+def command() -> None:
+    """Upgrade the database's schema, or tell its revision."""
+
+
+@make_command("current", help_line="Tell the database's revision.", examples="modelreg db current")
+@click.pass_obj
+def current(invocation: Invocation) -> None:
+    """Tell which schema revision the database has, and which one this program needs."""
+    from modelreg.registry.database import Database
+    from modelreg.registry.schema import SCHEMA_REVISION
+
+    with Database(locate_database(invocation.find_home())) as database:
+        revision = database.revision()
+    if invocation.as_json:
+        print_document({"revision": revision, "needed": SCHEMA_REVISION, "database": database.name})
+        return
+    state = "up to date" if revision == SCHEMA_REVISION else f"this modelreg needs {SCHEMA_REVISION}"
+    print_line(f"{database.name}: revision {revision or 'none'}, {state}")
+
+
+@make_command("upgrade", help_line="Bring the database to this program's revision.", examples="modelreg db upgrade")
+@dry_run_option
+@click.pass_obj
+def upgrade(invocation: Invocation, *, dry_run: bool) -> None:
+    """Bring the database to the revision that this program needs; a backup is kept beside it."""
+    from modelreg.registry.database import Database
+    from modelreg.registry.schema import SCHEMA_REVISION
+
+    url = locate_database(invocation.find_home())
+    with Database(url) as database:
+        before = database.revision()
+    if not dry_run:
+        from modelreg.migrations.runner import upgrade_database
+
+        upgrade_database(url)
+    changed = before != SCHEMA_REVISION
+    if invocation.as_json:
+        body = {"from": before, "to": SCHEMA_REVISION, "changed": changed, "dry_run": dry_run}
+        print_document({"database": database.name, **body})
+    elif not changed:
+        print_line(f"{database.name}: revision {before} already, nothing to do")
+    else:
+        did = "would be upgraded" if dry_run else "upgraded"
+        print_line(f"{database.name}: {did} from revision {before or 'none'} to {SCHEMA_REVISION}")
+
+
+add_global_options(command)
+command.add_command(current)
+command.add_command(upgrade)

@@ -1,0 +1,103 @@
+"""`modelreg diff`: what changed between two versions, or between the releases of two channels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from modelreg.cli.context import Invocation, Registry
+from modelreg.cli.options import make_command, read_reference
+from modelreg.cli.render import print_document, print_line, size
+from modelreg.cli.tables import Column, print_table
+from modelreg.registry.errors import NotFoundError
+from modelreg.registry.references import ModelReference
+
+if TYPE_CHECKING:
+    from modelreg.registry.differences import Difference
+
+
+@make_command(
+    "diff",
+    help_line="Compare two versions or two releases.",
+    examples="""
+    modelreg diff lenet:1 lenet:2
+    modelreg diff lenet@production lenet@staging
+    """,
+)
+@click.argument("left", type=read_reference, metavar="A")
+@click.argument("right", type=read_reference, metavar="B")
+@click.pass_obj
+def command(invocation: Invocation, *, left: ModelReference, right: ModelReference) -> None:
+    """Compare two versions: source, signature, opset, node counts, engines, gates and sizes.
+
+    Two channels are compared by what they serve.
+    """
+    from modelreg.registry.differences import compare_facts
+
+    registry = invocation.open_registry()
+    served = left.channel is not None and right.channel is not None
+    read = _read_release if served else _read_version
+    differences = compare_facts(read(registry, left), read(registry, right))
+    if invocation.as_json:
+        print_document(
+            {
+                "left": str(left),
+                "right": str(right),
+                "differences": [{"field": d.field, "left": d.left, "right": d.right} for d in differences],
+            }
+        )
+    elif not differences:
+        print_line(f"{left} and {right} do not differ")
+    else:
+        _print(differences, left, right, no_color=invocation.no_color)
+
+
+def _read_version(registry: Registry, reference: ModelReference) -> dict[str, str]:
+    from modelreg.registry import engines, validations, versions
+    from modelreg.registry.differences import engine_facts, source_facts
+    from modelreg.registry.promotion import EngineStanding
+
+    with registry.database.read() as connection:
+        version = versions.get_version(connection, reference)
+        built = engines.current_engines(connection, version_id=version.id)
+        newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in built])
+    standings = [EngineStanding(engine=engine, validation=newest.get(engine.id)) for engine in built]
+    return {**source_facts(version.source), **engine_facts(standings)}
+
+
+def _read_release(registry: Registry, reference: ModelReference) -> dict[str, str]:
+    from modelreg.registry.differences import manifest_facts
+    from modelreg.registry.manifest import parse_manifest
+
+    assert reference.channel is not None
+    pointer = registry.storage.read_pointer(reference.model, reference.channel)
+    if pointer is None:
+        raise NotFoundError(f"{reference} has no active release", hint=f"Run `modelreg history {reference.model}`.")
+    manifest = parse_manifest(registry.storage.read_manifest(pointer.release), where=pointer.release[:12])
+    return manifest_facts(manifest)
+
+
+def _print(differences: list[Difference], left: ModelReference, right: ModelReference, *, no_color: bool) -> None:
+    columns = (
+        Column(header="WHAT", folds=True),
+        Column(header=str(left), folds=True),
+        Column(header=str(right), folds=True),
+    )
+    rows = [(d.field, _shorten(d.field, d.left), _shorten(d.field, d.right)) for d in differences if not _is_implied(d)]
+    print_table(columns, rows, no_color=no_color)
+
+
+def _is_implied(difference: Difference) -> bool:
+    """Return whether the line only repeats that one side has no such engine; the JSON document has it all."""
+    field = difference.field
+    is_detail = " gate " in field or field.endswith((" recipe", " backend version", " size", " verdict"))
+    return is_detail and not (difference.left and difference.right)
+
+
+def _shorten(field: str, value: str) -> str:
+    """Return `-` for nothing, of a digest its first digits, and a size in units."""
+    if value.isdigit() and field.endswith(("size", "bytes")):
+        return size(int(value))
+    is_digest = len(value) == 64 and all(digit in "0123456789abcdef" for digit in value)
+    return value[:12] if is_digest else value or "-"

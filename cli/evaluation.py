@@ -1,0 +1,72 @@
+"""How an engine is run for its validation: the plan as saved, and for FP16 of ONNX Runtime with real rounding too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelreg.registry.errors import IntegrityError, NotFoundError
+
+if TYPE_CHECKING:
+    from modelreg.cli.context import Registry
+    from modelreg.registry.records import EngineRecord, StoredFile, VersionRecord
+    from modelreg.registry.storage.interface import Storage
+    from modelreg.validators.interface import EvaluationPass
+
+
+def fetch_files(files: Sequence[StoredFile], storage: Storage, folder: Path) -> Path:
+    """
+    Fetch the files of an engine or a variant side by side, verified; return the first.
+
+    Raises:
+        IntegrityError: A blob is damaged, or a path leaves the folder.
+    """
+    for file in files:
+        path = folder / file.path
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise IntegrityError(f"file {file.path!r} would lie outside its folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        storage.fetch_blob(file.digest, path)
+    return folder / files[0].path
+
+
+def make_passes(
+    engine: EngineRecord, plan: Path, version: VersionRecord, registry: Registry, folder: Path
+) -> list[EvaluationPass]:
+    """Return every way in which the engine must satisfy its policy."""
+    from modelreg.registry.records import Backend, Precision
+    from modelreg.runtime.runner import WorkerRunner
+    from modelreg.validators.interface import EvaluationPass
+
+    toolchain = engine.toolchain
+    passes = [
+        EvaluationPass(
+            name="plan", open_runner=lambda: WorkerRunner(plan, backend=toolchain.backend, python=toolchain.python)
+        )
+    ]
+    if toolchain.backend is Backend.ONNXRUNTIME and engine.precision is Precision.FP16:
+        # The plan computes in FP32 between casts, or without them: an overflow of real FP16 would not show.
+        variant = _fetch_variant(engine, version, registry, folder / "variant")
+        passes.append(
+            EvaluationPass(
+                name="rounded", open_runner=lambda: WorkerRunner(variant, backend=toolchain.backend, mode="rounded")
+            )
+        )
+    return passes
+
+
+def _fetch_variant(engine: EngineRecord, version: VersionRecord, registry: Registry, folder: Path) -> Path:
+    from modelreg.builders.recipe import Recipe
+    from modelreg.registry.engines import find_variant
+
+    with registry.database.read() as connection:
+        files = find_variant(
+            connection, source_digest=version.source.digest, recipe_digest=Recipe(engine.recipe).variant_digest
+        )
+    if not files:
+        raise NotFoundError(
+            f"the FP16 variant of engine {engine.id} is gone",
+            hint=f"Run `modelreg build {version.reference} --precision fp16 --rebuild`.",
+        )
+    return fetch_files(files, registry.storage, folder)

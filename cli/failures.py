@@ -1,0 +1,118 @@
+"""How an error reaches the user: one line of fact, one of advice, an exit code; a document with `--json`."""
+
+from __future__ import annotations
+
+import errno
+import re
+import sys
+from dataclasses import dataclass, field
+
+import click
+
+from modelreg.cli.render import one_line, print_document
+from modelreg.registry.errors import ModelregError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+_HINTS = {
+    errno.ENOSPC: "The disk is full; free some space and run the command again.",
+    errno.EDQUOT: "The disk quota is used up; free some space and run the command again.",
+    errno.EROFS: "The file system is read-only.",
+    errno.EACCES: "Check the permissions.",
+    errno.EPERM: "Check the permissions.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What is said about an error."""
+
+    kind: str
+    message: str
+    exit_code: int
+    hint: str = ""
+    details: dict[str, object] = field(default_factory=dict)
+
+
+def tell(error: ModelregError) -> Failure:
+    """Return what to say about one of our own errors."""
+    return Failure(
+        kind=_kind(type(error)),
+        message=str(error),
+        exit_code=error.exit_code,
+        hint=error.hint(),
+        details=error.details(),
+    )
+
+
+def tell_foreign(error: BaseException) -> Failure:
+    """Return what to say about an error of click, of the operating system, or of our own making."""
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return Failure(kind="interrupted", message="interrupted", exit_code=EXIT_INTERRUPTED)
+    if isinstance(error, click.ClickException):
+        return Failure(
+            kind="usage", message=_plain(error.format_message()), exit_code=EXIT_USAGE, hint=_usage_hint(error)
+        )
+    if isinstance(error, OSError):
+        what = error.strerror or str(error)
+        where = f"{error.filename}: " if error.filename else ""
+        return Failure(
+            kind="system", message=where + what, exit_code=EXIT_FAILED, hint=_HINTS.get(error.errno or 0, "")
+        )
+    return Failure(
+        kind="internal",
+        message=f"internal error: {type(error).__name__}: {error}",
+        exit_code=EXIT_FAILED,
+        hint="This is a fault of modelreg: run again with -v and report what it prints.",
+    )
+
+
+def report(failure: Failure, error: BaseException, *, as_json: bool, verbose: bool) -> int:
+    """Write `failure` to stderr, with `as_json` as a document to stdout too; return the exit code."""
+    if verbose and failure.kind not in ("usage", "interrupted"):
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    _print_failure(failure)
+    if as_json:
+        body = {
+            "kind": failure.kind,
+            "message": failure.message,
+            "hint": failure.hint,
+            "exit_code": failure.exit_code,
+            **failure.details,
+        }
+        print_document({"error": body})
+    return failure.exit_code
+
+
+def report_after_result(error: ModelregError) -> int:
+    """Write the error of a command that has printed its result, the one document included; return the exit code."""
+    failure = tell(error)
+    _print_failure(failure)
+    return failure.exit_code
+
+
+def _print_failure(failure: Failure) -> None:
+    click.echo(f"modelreg: error: {one_line(failure.message)}", err=True)
+    if failure.hint:
+        click.echo(f"  hint: {one_line(failure.hint)}", err=True)
+
+
+def _kind(error: type[ModelregError]) -> str:
+    """Return the error's class as a word: `ActivationConflictError` is `activation-conflict`."""
+    name = error.__name__.removesuffix("Error")
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
+
+
+def _plain(message: str) -> str:
+    """Return one of click's sentences in the form of our own messages."""
+    text = " ".join(message.split()).rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def _usage_hint(error: click.ClickException) -> str:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return "" if context is None else f"Run `{context.command_path} --help`."

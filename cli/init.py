@@ -1,0 +1,83 @@
+"""`modelreg init`: make a registry; its settings file, written last, is what makes a folder one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from modelreg.cli.context import Invocation, locate_database
+from modelreg.cli.options import dry_run_option, make_command
+from modelreg.cli.render import print_document, print_line, print_note
+from modelreg.config.settings import Home, create_home, new_home_path
+from modelreg.registry.errors import StorageError, UsageError
+
+
+@make_command(
+    "init",
+    help_line="Create a registry.",
+    examples="""
+    modelreg init
+    modelreg --home /srv/models init --store /mnt/store
+    """,
+)
+@click.option("--store", metavar="URL", help="Where bytes live: a folder (default: `store` in the registry).")
+@dry_run_option
+@click.pass_obj
+def command(invocation: Invocation, *, store: str | None, dry_run: bool) -> None:
+    """Create a registry in .modelreg, or where --home says: settings, database and store.
+
+    A registry that is already there is kept, and what it lacks is made.
+    """
+    home = Home(new_home_path(invocation.home))
+    existed = home.config_path.exists()
+    wanted = None if store is None else _locate_store(store)
+    if existed and wanted is not None and wanted != home.store_url:
+        raise UsageError(
+            f"{home.path} is a registry already, with the store {home.store_url}",
+            hint="Choose another --home for another store.",
+        )
+    store_url = wanted or home.store_url
+    if not dry_run:
+        _create(home, store_url=store_url, configured=wanted)
+    if invocation.as_json:
+        print_document(
+            {
+                "home": str(home.path),
+                "store": store_url,
+                "database": home.database_url,
+                "created": not existed,
+                "dry_run": dry_run,
+            }
+        )
+        return
+    did = "is a registry already" if existed else "would be made a registry" if dry_run else "is a registry now"
+    print_line(f"{home.path} {did}, store {store_url}")
+    if not existed and not dry_run:
+        print_note("next: modelreg register NAME MODEL.onnx")
+
+
+def _locate_store(store: str) -> str:
+    return store if "://" in store else str(Path(store).absolute())
+
+
+def _create(home: Home, *, store_url: str, configured: str | None) -> None:
+    from modelreg.migrations.runner import create_database
+
+    home.path.mkdir(parents=True, exist_ok=True)
+    _require_store(store_url)
+    create_database(locate_database(home))
+    create_home(home.path, store_url=configured)
+
+
+def _require_store(url: str) -> None:
+    """Open the store at `url`, or make it; what is there and cannot be opened is left alone."""
+    from modelreg.registry.storage.open import create_storage, open_storage
+
+    try:
+        open_storage(url)
+    except StorageError as unopened:
+        try:
+            create_storage(url)
+        except StorageError as refused:
+            raise StorageError(str(refused), hint=f"{unopened}.") from None

@@ -1,0 +1,130 @@
+"""`modelreg list`: the models of the registry, or the versions of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from modelreg.cli.context import Invocation, Registry
+from modelreg.cli.options import make_command, read_model_name
+from modelreg.cli.render import print_document, print_note, short, when
+from modelreg.cli.tables import Column, print_table
+from modelreg.registry.clock import iso
+
+if TYPE_CHECKING:
+    from modelreg.registry.records import Json, VersionRecord
+
+
+@make_command(
+    "list",
+    help_line="List the models, or the versions of one.",
+    examples="""
+    modelreg list
+    modelreg list lenet --limit 20
+    """,
+)
+@click.argument("name", type=read_model_name, required=False)
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most this many versions.")
+@click.option("--before", type=click.IntRange(min=1), metavar="VERSION", help="Only versions before this one.")
+@click.pass_obj
+def command(invocation: Invocation, *, name: str | None, limit: int, before: int | None) -> None:
+    """List the models, or with NAME the versions of one model, newest first."""
+    registry = invocation.open_registry()
+    if name is None:
+        _list_models(invocation, registry)
+    else:
+        _list_versions(invocation, registry, name, limit=limit, before=before)
+
+
+def _list_models(invocation: Invocation, registry: Registry) -> None:
+    from modelreg.registry.versions import list_models
+
+    with registry.database.read() as connection:
+        models = list_models(connection)
+    if invocation.as_json:
+        print_document(
+            {
+                "models": [
+                    {
+                        "name": model.name,
+                        "versions": model.versions,
+                        "newest": model.newest,
+                        "channels": {
+                            channel: {"version": version, "generation": generation}
+                            for channel, (version, generation) in model.channels.items()
+                        },
+                    }
+                    for model in models
+                ]
+            }
+        )
+        return
+    if not models:
+        print_note("no models yet; register one: modelreg register NAME MODEL.onnx")
+        return
+    columns = (
+        Column(header="MODEL", folds=True),
+        Column(header="VERSIONS", right=True),
+        Column(header="NEWEST", right=True),
+        Column(header="ACTIVE", folds=True),
+    )
+    rows = [(model.name, str(model.versions), str(model.newest), _say_channels(model.channels)) for model in models]
+    print_table(columns, rows, no_color=invocation.no_color)
+
+
+def _say_channels(channels: dict[str, tuple[int, int]]) -> str:
+    return ", ".join(f"{name} {version}" for name, (version, _) in sorted(channels.items())) or "-"
+
+
+def _list_versions(invocation: Invocation, registry: Registry, name: str, *, limit: int, before: int | None) -> None:
+    from modelreg.registry.versions import list_models, list_versions
+
+    with registry.database.read() as connection:
+        versions = list_versions(connection, model=name, limit=limit, before=before)
+        channels = next((model.channels for model in list_models(connection) if model.name == name), {})
+    active: dict[int, list[str]] = {}
+    for channel, (number, _) in sorted(channels.items()):
+        active.setdefault(number, []).append(channel)
+    full = len(versions) == limit and versions[-1].number > 1
+    if invocation.as_json:
+        print_document(
+            {
+                "model": name,
+                "versions": [_version_document(version, active) for version in versions],
+                "next_before": versions[-1].number if full else None,
+            }
+        )
+        return
+    columns = (
+        Column(header="VERSION", right=True),
+        Column(header="SOURCE"),
+        Column(header="REGISTERED (UTC)"),
+        Column(header="ACTIVE ON", folds=True),
+        Column(header="MESSAGE", folds=True),
+    )
+    rows = [
+        (
+            str(version.number),
+            short(version.source.digest),
+            when(version.created_at),
+            ", ".join(active.get(version.number, [])) or "-",
+            version.message or "-",
+        )
+        for version in versions
+    ]
+    print_table(columns, rows, no_color=invocation.no_color)
+    if full:
+        print_note(f"older ones: modelreg list {name} --before {versions[-1].number}")
+
+
+def _version_document(version: VersionRecord, active: dict[int, list[str]]) -> Json:
+    return {
+        "version": version.number,
+        "source": version.source.digest,
+        "created_at": iso(version.created_at),
+        "created_by": version.created_by,
+        "message": version.message,
+        "tags": version.tags,
+        "channels": active.get(version.number, []),
+    }

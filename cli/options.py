@@ -1,0 +1,137 @@
+"""Options and argument types that commands share, so that one word is spelled and read one way everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from modelreg.cli.context import Invocation
+from modelreg.registry.references import ModelReference, check_name, parse_reference
+
+if TYPE_CHECKING:
+    from modelreg.registry.records import Precision
+
+CONTEXT: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "token_normalize_func": lambda token: token.replace("_", "-"),  # trtexec and Polygraphy mix the two
+}
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=click.Command)
+
+
+def _store(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """Return a callback that keeps a global option's value, given before the command or after it."""
+
+    def keep(ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
+        if value:
+            setattr(ctx.ensure_object(Invocation), name, value)
+
+    return keep
+
+
+def add_global_options(command: C) -> C:
+    """Add the options that every command has, after its own; they are read from the `Invocation`, not passed."""
+    home_help = "The registry (or MODELREG_HOME; default: .modelreg here or above)."
+    flags = {
+        "as_json": (["--json"], "Print one JSON document."),
+        "verbose": (["-v", "--verbose"], "Say more; show the traceback of an error."),
+        "no_color": (["--no-color"], "Print without colours (or NO_COLOR)."),
+    }
+    command.params.append(
+        click.Option(
+            ["--home"],
+            type=click.Path(path_type=Path),
+            expose_value=False,
+            is_eager=True,
+            callback=_store("home"),
+            metavar="PATH",
+            help=home_help,
+        )
+    )
+    for name, (spellings, text) in flags.items():
+        command.params.append(
+            click.Option(spellings, is_flag=True, expose_value=False, is_eager=True, callback=_store(name), help=text)
+        )
+    return command
+
+
+def make_command(name: str, *, help_line: str, examples: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """Return the decorator of one command: its line in the list of commands, and what its help page ends with."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        epilog = f"\b\nExamples:\n{_indent(examples)}"
+        made = click.command(name, short_help=help_line, epilog=epilog, context_settings=CONTEXT)(function)
+        return add_global_options(made)
+
+    return decorate
+
+
+def _indent(examples: str) -> str:
+    return "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
+
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+
+message_option = click.option("-m", "--message", default="", metavar="TEXT", help="Why; kept in the history.")
+
+
+def expect_current_option(command: F) -> F:
+    """Add `--expect-current`."""
+    return click.option(
+        "--expect-current",
+        type=click.IntRange(min=0),
+        metavar="GENERATION",
+        help="Refuse (exit 4) unless the channel is at this generation; 0: nothing may be active.",
+    )(command)
+
+
+def read_reference(value: str) -> ModelReference:
+    """Read a model reference; raises InvalidReferenceError."""
+    return parse_reference(value)
+
+
+def read_model_name(value: str) -> str:
+    """Read a model's name; raises InvalidReferenceError."""
+    return check_name(value)
+
+
+def read_channel_name(value: str) -> str:
+    """Read a channel's name; raises InvalidReferenceError."""
+    return check_name(value, what="channel")
+
+
+def read_words(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Read comma-separated words; white space around them is dropped, an empty word is refused."""
+    if isinstance(value, tuple):  # a default
+        return value
+    words = tuple(word.strip() for word in value.split(","))
+    if not all(words):
+        raise click.BadParameter(f"{value!r} has an empty word")
+    return tuple(dict.fromkeys(words))
+
+
+def read_precision(value: str) -> Precision:
+    """Read one precision."""
+    from modelreg.registry.records import Precision
+
+    try:
+        return Precision(value.strip().lower())
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not one of {', '.join(Precision)}") from None
+
+
+def read_precisions(value: str | tuple[str, ...]) -> tuple[Precision, ...]:
+    """Read comma-separated precisions, in the order given."""
+    return tuple(read_precision(word) for word in read_words(value))
+
+
+def read_tag(value: str) -> tuple[str, str]:
+    """Read KEY=VALUE."""
+    key, found, text = value.partition("=")
+    if not found or not key.strip():
+        raise click.BadParameter(f"{value!r} is not KEY=VALUE")
+    return key.strip(), text

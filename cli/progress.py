@@ -1,0 +1,119 @@
+"""Progress on stderr: live on a terminal, else one line a step. Rich is imported for a terminal only."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from modelreg.cli.render import print_note, size
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from rich.console import Console
+
+Tell = Callable[["float | None", str], None]
+"""Called with the part of a step that is done (None when unknown) and what is going on."""
+
+_WORTH_SAYING_BYTES = 64 << 20
+
+
+class Reporter:
+    """Tells a person what is being done; with `verbose`, each part of a step too."""
+
+    def __init__(self, *, no_color: bool = False, verbose: bool = False) -> None:
+        self._is_live = sys.stderr.isatty()
+        self._no_color = no_color
+        self._verbose = verbose
+
+    @contextmanager
+    def step(self, label: str) -> Iterator[Tell]:
+        """Show that `label` is at work; what is called with the part that is done moves the bar."""
+        if not self._is_live:
+            print_note(f"{label} ...")
+            yield _Lines(label if self._verbose else "")
+            return
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[doing]}", markup=False),
+        )
+        with Progress(*columns, console=self._console(), transient=True) as progress:
+            task = progress.add_task(label, total=None, doing="")
+
+            def tell(fraction: float | None, doing: str) -> None:
+                if fraction is None:
+                    progress.update(task, doing=doing)
+                else:
+                    progress.update(task, total=1.0, completed=fraction, doing=doing)
+
+            yield tell
+
+    @contextmanager
+    def counting_bytes(self, label: str, *, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """Count bytes while `label` is at work; without a terminal, say at the end what many bytes took."""
+        if not self._is_live:
+            count = _Count()
+            started = time.monotonic()
+            yield count
+            if count.done >= _WORTH_SAYING_BYTES:
+                print_note(f"{label}: {size(count.done)} in {time.monotonic() - started:.1f} s")
+            return
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+        )
+        with Progress(*columns, console=self._console(), transient=True) as progress:
+            task = progress.add_task(label, total=total)
+            yield lambda size_bytes: progress.update(task, advance=size_bytes)
+
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        return Console(file=sys.stderr, no_color=self._no_color or None, markup=False, highlight=False)
+
+
+class _Lines:
+    """Prints each new thing that is going on, if it has a label."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._last = ""
+
+    def __call__(self, _fraction: float | None, doing: str) -> None:
+        if self._label and doing != self._last:
+            print_note(f"{self._label}: {doing}")
+        self._last = doing
+
+
+class _Count:
+    def __init__(self) -> None:
+        self.done = 0
+
+    def __call__(self, size_bytes: int) -> None:
+        self.done += size_bytes
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the work as Ctrl-C does: children end, temporary files go, a cell is noted as failed."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

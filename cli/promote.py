@@ -1,0 +1,182 @@
+"""`modelreg promote`: make a version's engines active on a channel, all targets or none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from modelreg.cli.activations import print_activation
+from modelreg.cli.context import Invocation, open_database, open_releases, open_store
+from modelreg.cli.options import (
+    dry_run_option,
+    expect_current_option,
+    make_command,
+    message_option,
+    read_channel_name,
+    read_precision,
+    read_reference,
+    read_words,
+)
+from modelreg.cli.render import print_document, print_line
+from modelreg.registry.errors import GateFailedError, UsageError
+from modelreg.registry.references import ModelReference
+
+if TYPE_CHECKING:
+    from modelreg.config.settings import Settings
+    from modelreg.registry.promotion import PromotionPlan
+    from modelreg.registry.records import Json, Precision
+    from modelreg.registry.releasing import PromotionRequest
+
+
+@make_command(
+    "promote",
+    help_line="Make a version's engines active on a channel.",
+    examples="""
+    modelreg promote lenet:2 --to production -m "better on sevens"
+    modelreg promote lenet@staging --to production --expect-current 3
+    """,
+)
+@click.argument("reference", type=read_reference, metavar="REF")
+@click.option("--to", "channel", type=read_channel_name, required=True, metavar="CHANNEL", help="The channel to move.")
+@click.option(
+    "--target",
+    "targets",
+    type=read_words,
+    default=(),
+    metavar="T,...",
+    help="The targets to serve (default: what the channel requires, else all that are built or active).",
+)
+@click.option("--precision", type=read_precision, metavar="P", help="Choose engines of this precision only.")
+@expect_current_option
+@click.option(
+    "--override-gates", is_flag=True, help="Go over gates that do not pass; needs --message, and stays visible."
+)
+@message_option
+@dry_run_option
+@click.pass_obj
+def command(
+    invocation: Invocation,
+    *,
+    reference: ModelReference,
+    channel: str,
+    targets: tuple[str, ...],
+    precision: Precision | None,
+    expect_current: int | None,
+    override_gates: bool,
+    message: str,
+    dry_run: bool,
+) -> int:
+    """Make the engines of REF active on a channel: one per target, all or none.
+
+    REF is NAME:VERSION, NAME@CHANNEL or NAME@sha256:DIGEST. Among the engines whose newest validation passes, the
+    precision that the settings prefer is chosen for each target.
+    """
+    if reference == ModelReference(model=reference.model):
+        raise UsageError(
+            f"{reference} names no version, and the newest one is never promoted by itself",
+            hint=f"Write {reference}:VERSION; `modelreg list {reference}` shows them.",
+        )
+    if override_gates and not message.strip():
+        raise UsageError("--override-gates needs --message", hint="Say why; the history keeps it.")
+    home = invocation.find_home()
+    storage, database = open_store(home), open_database(home)
+    request = _make_request(
+        home.settings,
+        channel,
+        targets=targets,
+        precision=precision,
+        expect_current=expect_current,
+        override_gates=override_gates,
+        message=message,
+    )
+    with invocation.reporter().counting_bytes("verifying plans") as progress:
+        releases = open_releases(home, storage=storage, database=database, progress=progress)
+        if dry_run:
+            plan = releases.preview_promotion(reference, channel=channel, request=request)
+        else:
+            activation = releases.promote(reference, channel=channel, request=request)
+    if dry_run:
+        return _preview(invocation, plan, channel)
+    print_activation(activation, as_json=invocation.as_json)
+    return 0
+
+
+def _make_request(
+    settings: Settings,
+    channel: str,
+    *,
+    targets: tuple[str, ...],
+    precision: Precision | None,
+    expect_current: int | None,
+    override_gates: bool,
+    message: str,
+) -> PromotionRequest:
+    from modelreg.registry.releasing import PromotionRequest
+
+    return PromotionRequest(
+        preference=settings.preference_for,
+        targets=targets,
+        configured_targets=settings.channel_targets(channel),
+        precision=precision,
+        expect_current=expect_current,
+        override_gates=override_gates,
+        message=message,
+    )
+
+
+def _preview(invocation: Invocation, plan: PromotionPlan, channel: str) -> int:
+    from modelreg.registry.promotion import require_complete
+
+    if invocation.as_json:
+        print_document(_plan_document(plan, channel))
+    else:
+        _print_plan(plan, channel)
+    try:
+        require_complete(plan)
+    except GateFailedError as error:
+        from modelreg.cli.failures import report_after_result
+
+        return report_after_result(error)
+    return 0
+
+
+def _print_plan(plan: PromotionPlan, channel: str) -> None:
+    print_line(f"would promote {plan.version.reference} to {channel}:")
+    for choice in plan.choices:
+        for candidate in choice.candidates:
+            engine = candidate.engine
+            mark = "->" if choice.engine is engine else "  "
+            print_line(f"{mark} {choice.target:<8} {engine.precision!s:<5} engine {engine.id}: {candidate.reason}")
+        if not choice.candidates:
+            print_line(f"   {choice.target:<8} no engine")
+    for overridden in plan.overridden:
+        print_line(f"   gates overridden: {overridden}")
+
+
+def _plan_document(plan: PromotionPlan, channel: str) -> Json:
+    return {
+        "dry_run": True,
+        "model": plan.version.model,
+        "version": plan.version.number,
+        "channel": channel,
+        "missing": list(plan.missing),
+        "overridden": list(plan.overridden),
+        "targets": [
+            {
+                "target": choice.target,
+                "engine": None if choice.engine is None else choice.engine.id,
+                "candidates": [
+                    {
+                        "engine": candidate.engine.id,
+                        "precision": str(candidate.engine.precision),
+                        "plan": candidate.engine.plan_digest,
+                        "usable": candidate.usable,
+                        "reason": candidate.reason,
+                    }
+                    for candidate in choice.candidates
+                ],
+            }
+            for choice in plan.choices
+        ],
+    }

@@ -1,0 +1,83 @@
+"""What commands print: one document for programs, lines for people, and how they write sizes, times and numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import click
+
+JSON_SCHEMA = 1
+"""The number in every document; it changes when a field changes its meaning or goes away."""
+
+
+def print_document(body: Mapping[str, Any]) -> None:
+    """Print the one document of `--json`; any text in it survives any locale."""
+    click.echo(json.dumps({"schema": JSON_SCHEMA, **body}, indent=2, allow_nan=False))
+
+
+def print_line(text: str = "") -> None:
+    """Print one line of a result."""
+    click.echo(clean(text))
+
+
+def print_warning(text: str) -> None:
+    """Tell the user of something that did not stop the command."""
+    click.echo(f"modelreg: warning: {clean(text)}", err=True)
+
+
+def print_note(text: str) -> None:
+    """Tell the user what happens, on stderr."""
+    click.echo(clean(text), err=True)
+
+
+def clean(text: str) -> str:
+    """Return `text` without control characters but line ends: names come from files, and files from anywhere."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def one_line(text: str) -> str:
+    """Return `text` on one line."""
+    return clean(" ".join(text.split()) if "\n" in text else text)
+
+
+def short(digest: str) -> str:
+    """Return the first 12 hex digits of a digest, or `-` for none."""
+    return digest[:12] or "-"
+
+
+def size(size_bytes: int) -> str:
+    """Return a size for people, in binary units."""
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
+    value = float(size_bytes)
+    for unit in ("KiB", "MiB", "GiB"):
+        value /= 1024
+        if value < 1024:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1024:.1f} TiB"
+
+
+def when(moment: datetime) -> str:
+    """Return a time for people: UTC, to the second."""
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def number(value: float | None) -> str:
+    """Return a measurement for people: four significant digits, more just below 1, or `-` for none."""
+    if value is None:
+        return "-"
+    if abs(value) < 1e15 and value == int(value):
+        return str(int(value))
+    if 0.99 <= abs(value) < 1:  # a cosine of 0.99996 is not 1
+        return f"{value:.6f}".rstrip("0").rstrip(".")
+    return f"{value:.4g}"
+
+
+def count(number_of: int, noun: str) -> str:
+    """Return `1 file`, `2 files`."""
+    return f"{number_of} {noun}" + ("" if number_of == 1 else "s")

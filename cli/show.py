@@ -1,0 +1,228 @@
+"""`modelreg show`: a version with its engines and gates, or a model with its channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from modelreg.cli.activations import pointer_document
+from modelreg.cli.cells import (
+    engine_document,
+    explain_gate,
+    print_engines,
+    print_gates,
+    validation_document,
+)
+from modelreg.cli.context import Invocation, Registry
+from modelreg.cli.options import make_command, read_reference
+from modelreg.cli.render import count, print_document, print_line, short, size, when
+from modelreg.cli.tables import Column, print_table
+from modelreg.cli.versions import version_document
+from modelreg.registry.references import ModelReference
+
+if TYPE_CHECKING:
+    from modelreg.registry.pointers import Pointer
+    from modelreg.registry.records import (
+        EngineRecord,
+        GoldenSetRecord,
+        Json,
+        ValidationRecord,
+        VersionRecord,
+    )
+
+
+@make_command(
+    "show",
+    help_line="Show a version, or what a model's channels serve.",
+    examples="""
+    modelreg show lenet
+    modelreg show lenet:2
+    modelreg show lenet@production --json
+    """,
+)
+@click.argument("reference", type=read_reference, metavar="REF")
+@click.pass_obj
+def command(invocation: Invocation, *, reference: ModelReference) -> None:
+    """Show a version: its source, signature, engines, gates and channels; with a bare NAME, what its channels serve.
+
+    With -v, every gate of every engine is shown.
+    """
+    registry = invocation.open_registry()
+    if reference == ModelReference(model=reference.model):
+        _show_model(invocation, registry, reference.model)
+    else:
+        _show_version(invocation, registry, reference)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """All that is shown of a version."""
+
+    version: VersionRecord
+    golden: GoldenSetRecord | None
+    engines: list[EngineRecord]
+    validations: dict[int, ValidationRecord]
+    pointers: list[Pointer]
+
+
+def _read_pointers(registry: Registry, model: str) -> list[Pointer]:
+    """Return what the channels of a model serve, asked of the store, which knows."""
+    found = [
+        registry.storage.read_pointer(name, channel)
+        for name, channel in registry.storage.list_channels()
+        if name == model
+    ]
+    return [pointer for pointer in found if pointer is not None]
+
+
+def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
+    from modelreg.registry import engines, validations, versions
+
+    with registry.database.read() as connection:
+        version = versions.get_version(connection, reference)
+        golden = versions.newest_golden_set(connection, version_id=version.id)
+        built = engines.current_engines(connection, version_id=version.id)
+        judged = validations.newest_validations(connection, engine_ids=[engine.id for engine in built])
+    pointers = [pointer for pointer in _read_pointers(registry, version.model) if pointer.version == version.number]
+    return _Facts(version=version, golden=golden, engines=built, validations=judged, pointers=pointers)
+
+
+def _show_version(invocation: Invocation, registry: Registry, reference: ModelReference) -> None:
+    facts = _read_facts(registry, reference)
+    if invocation.as_json:
+        print_document(_version_document(facts))
+        return
+    _print_source(facts)
+    for pointer in facts.pointers:
+        _print_fact(
+            f"@{pointer.channel}",
+            f"active since {when(pointer.at)} UTC, generation {pointer.generation}, by {pointer.actor}"
+            + (f": {pointer.message}" if pointer.message else ""),
+        )
+        for overridden in pointer.overridden:
+            _print_fact("", f"gates overridden: {overridden}")
+    print_line()
+    if not facts.engines:
+        print_line(f"no engines yet: modelreg build {facts.version.reference}")
+        return
+    print_engines(facts.engines, facts.validations, no_color=invocation.no_color)
+    _print_troubles(facts)
+    if invocation.verbose:
+        print_line()
+        judged = [(e, facts.validations[e.id].gates) for e in facts.engines if e.id in facts.validations]
+        print_gates(judged, no_color=invocation.no_color)
+
+
+def _print_fact(name: str, value: str) -> None:
+    print_line(f"{name:<12} {value}")
+
+
+def _print_source(facts: _Facts) -> None:
+    from modelreg.registry.differences import describe_tensor
+
+    version, source = facts.version, facts.version.source
+    _print_fact("version", version.reference)
+    if version.message:
+        _print_fact("message", version.message)
+    _print_fact("registered", f"{when(version.created_at)} UTC by {version.created_by}")
+    _print_fact("source", f"sha256:{source.digest}")
+    _print_fact("", f"{count(len(source.files), 'file')}, {size(sum(file.size_bytes for file in source.files))}")
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {opset}" for domain, opset in sorted(source.opsets.items()))
+    _print_fact("opset", f"{opsets}; IR {source.ir_version}; producer {source.producer or 'unknown'}")
+    _print_fact("nodes", ", ".join(f"{name} {count}" for name, count in sorted(source.node_counts.items())) or "none")
+    for spec in source.signature.inputs:
+        _print_fact("input", f"{spec.name} {describe_tensor(spec)}")
+    for spec in source.signature.outputs:
+        _print_fact("output", f"{spec.name} {describe_tensor(spec)}")
+    for key, value in sorted(version.tags.items()):
+        _print_fact("tag", f"{key}={value}")
+    golden = facts.golden
+    _print_fact("golden set", f"{short(golden.digest)}, {golden.samples} samples" if golden else "none")
+    for reason in source.unbuildable:
+        _print_fact("cannot build", reason)
+    for warning in source.warnings:
+        _print_fact("warning", warning)
+
+
+def _print_troubles(facts: _Facts) -> None:
+    """Say below the table why an engine failed or does not pass."""
+    lines: list[str] = []
+    for engine in facts.engines:
+        name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
+        if engine.error:
+            lines.append(f"{name}: {engine.error}")
+        validation = facts.validations.get(engine.id)
+        lines += [
+            f"{name}: {explain_gate(gate)}"
+            for gate in (validation.gates if validation else ())
+            if gate.outcome in ("fail", "error")
+        ]
+    if lines:
+        print_line()
+    for line in lines:
+        print_line(line)
+
+
+def _version_document(facts: _Facts) -> Json:
+    return {
+        **version_document(facts.version, facts.golden),
+        "engines": [
+            {
+                **engine_document(engine),
+                "validation": validation_document(facts.validations[engine.id])
+                if engine.id in facts.validations
+                else None,
+            }
+            for engine in facts.engines
+        ],
+        "channels": [pointer_document(pointer) for pointer in facts.pointers],
+    }
+
+
+def _show_model(invocation: Invocation, registry: Registry, model: str) -> None:
+    from modelreg.registry.manifest import parse_manifest
+    from modelreg.registry.versions import list_versions
+
+    with registry.database.read() as connection:
+        newest = list_versions(connection, model=model, limit=1)
+    served = [
+        (pointer, parse_manifest(registry.storage.read_manifest(pointer.release), where=short(pointer.release)))
+        for pointer in _read_pointers(registry, model)
+    ]
+    if invocation.as_json:
+        channels = [
+            {**pointer_document(pointer), "engines": [engine.to_json() for engine in manifest.engines]}
+            for pointer, manifest in served
+        ]
+        print_document({"model": model, "newest": newest[0].number if newest else None, "channels": channels})
+        return
+    print_line(f"{model}: newest version {newest[0].number if newest else 'none'}")
+    if not served:
+        print_line(f"no channel serves it: modelreg promote {model}:VERSION --to CHANNEL")
+        return
+    print_line()
+    columns = (
+        Column(header="CHANNEL"),
+        Column(header="VERSION", right=True),
+        Column(header="GEN", right=True),
+        Column(header="ENGINES", folds=True),
+        Column(header="SINCE (UTC)"),
+        Column(header="BY", folds=True),
+    )
+    rows = [
+        (
+            pointer.channel,
+            str(pointer.version),
+            str(pointer.generation),
+            ", ".join(f"{engine.target} {engine.precision}" for engine in manifest.engines),
+            when(pointer.at),
+            pointer.actor,
+        )
+        for pointer, manifest in served
+    ]
+    print_table(columns, rows, no_color=invocation.no_color)
+    for pointer, _ in served:
+        for overridden in pointer.overridden:
+            print_line(f"{pointer.channel}: gates overridden: {overridden} ({pointer.message})")

@@ -1,0 +1,276 @@
+"""`modelreg validate`: run engines over the golden set and let the policy judge; exit 3 unless all pass."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from modelreg.cli.cells import count_passed, engine_document, explain_gate, print_gates, validation_document
+from modelreg.cli.context import Invocation, Registry
+from modelreg.cli.evaluation import fetch_files, make_passes
+from modelreg.cli.options import (
+    dry_run_option,
+    make_command,
+    message_option,
+    read_precisions,
+    read_reference,
+    read_words,
+)
+from modelreg.cli.progress import Reporter, interrupted_by_sigterm
+from modelreg.cli.render import print_document, print_line, print_note, short
+from modelreg.registry.errors import GateFailedError, NotFoundError, UsageError
+from modelreg.registry.references import ModelReference
+
+if TYPE_CHECKING:
+    from modelreg.config.policy import Policy
+    from modelreg.registry.records import EngineRecord, GoldenSetRecord, Precision, ValidationRecord, VersionRecord
+    from modelreg.registry.tensor_sets import TensorSet
+    from modelreg.validators.interface import EvaluationPass
+    from modelreg.validators.validation import ValidationOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What is to be validated, and by which policies."""
+
+    version: VersionRecord
+    golden: GoldenSetRecord
+    engines: list[EngineRecord]
+    policies: dict[Precision, Policy]
+    loosened: dict[Precision, list[str]]
+
+
+@make_command(
+    "validate",
+    help_line="Compare engines with the reference, gate by gate.",
+    examples="""
+    modelreg validate lenet:1
+    modelreg validate lenet:1 --precision int8 --policy strict.toml
+    """,
+)
+@click.argument("reference", type=read_reference, metavar="REF")
+@click.option("--engine", "engine_id", type=click.IntRange(min=1), metavar="ID", help="Only this engine.")
+@click.option(
+    "--precision", "precisions", type=read_precisions, default=(), metavar="P,...", help="Only these precisions."
+)
+@click.option("--target", "targets", type=read_words, default=(), metavar="T,...", help="Only these targets.")
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A TOML file that changes the policy; loosening it needs --message.",
+)
+@message_option
+@dry_run_option
+@click.pass_obj
+def command(
+    invocation: Invocation,
+    *,
+    reference: ModelReference,
+    engine_id: int | None,
+    precisions: tuple[Precision, ...],
+    targets: tuple[str, ...],
+    policy: Path | None,
+    message: str,
+    dry_run: bool,
+) -> int:
+    """Run the engines of REF over its golden set and compare their outputs with the reference's, gate by gate.
+
+    Exits with 3 unless every engine passes; the verdicts are kept, and promote goes by the newest.
+    """
+    registry = invocation.open_registry()
+    registry.open()
+    work = _plan(registry, reference, engine_id=engine_id, precisions=precisions, targets=targets, policy=policy)
+    loosened = [line for lines in work.loosened.values() for line in lines]
+    if loosened and not message.strip():
+        raise UsageError(
+            f"the policy is loosened ({'; '.join(loosened)}), and that needs --message",
+            hint="Say why; it becomes an event.",
+        )
+    if dry_run:
+        _preview(invocation, work)
+        return 0
+    with interrupted_by_sigterm():
+        judged = _validate_all(registry, invocation.reporter(), work, message=message)
+    if invocation.as_json:
+        print_document(
+            {
+                "model": work.version.model,
+                "version": work.version.number,
+                "golden_set": work.golden.digest,
+                "validations": [
+                    {**validation_document(validation), "engine": engine_document(engine)}
+                    for engine, validation in judged
+                ],
+            }
+        )
+    else:
+        _print(judged, no_color=invocation.no_color)
+    return _conclude(invocation, work, judged)
+
+
+def _plan(
+    registry: Registry,
+    reference: ModelReference,
+    *,
+    engine_id: int | None,
+    precisions: tuple[Precision, ...],
+    targets: tuple[str, ...],
+    policy: Path | None,
+) -> _Work:
+    from modelreg.config.policy import load_policy, loosened_rules
+    from modelreg.registry import engines, versions
+
+    with registry.database.read() as connection:
+        version = versions.get_version(connection, reference)
+        list_engines = engines.current_engines if engine_id is None else engines.list_engines
+        built = [engine for engine in list_engines(connection, version_id=version.id) if engine.files]
+        golden = versions.newest_golden_set(connection, version_id=version.id)
+    chosen = [
+        engine
+        for engine in built
+        if engine_id in (None, engine.id)
+        and (not precisions or engine.precision in precisions)
+        and (not targets or engine.target.name in targets)
+    ]
+    if not chosen:
+        raise NotFoundError(
+            f"{version.reference} has no built engine" + (" of that kind" if built else ""),
+            hint=f"Run `modelreg show {version.reference}`." if built else f"Run `modelreg build {version.reference}`.",
+        )
+    if golden is None:
+        raise NotFoundError(
+            f"{version.reference} has no golden set to be compared with",
+            hint="Register the same file again with --golden or --reference.",
+        )
+    wanted = dict.fromkeys(engine.precision for engine in chosen)
+    policies = {
+        precision: load_policy(precision, override=policy, home=registry.home.path, model=version.model)
+        for precision in wanted
+    }
+    loosened = {precision: loosened_rules(policies[precision], base=load_policy(precision)) for precision in wanted}
+    return _Work(version=version, golden=golden, engines=chosen, policies=policies, loosened=loosened)
+
+
+def _validate_all(
+    registry: Registry, reporter: Reporter, work: _Work, *, message: str
+) -> list[tuple[EngineRecord, ValidationRecord]]:
+    from modelreg.registry.tensor_sets import open_tensor_set
+
+    judged = []
+    with tempfile.TemporaryDirectory(prefix="modelreg-validate-") as folder:
+        path = Path(folder) / "golden.safetensors"
+        registry.storage.fetch_blob(work.golden.digest, path)
+        for engine in work.engines:
+            place = Path(folder) / f"engine-{engine.id}"
+            plan = fetch_files(engine.files, registry.storage, place)
+            passes = make_passes(engine, plan, work.version, registry, place)
+            with open_tensor_set(path) as golden:
+                outcome = _run(reporter, work, engine, golden, passes)
+            judged.append((engine, _record(registry, work, engine, outcome, message=message)))
+    return judged
+
+
+def _run(
+    reporter: Reporter, work: _Work, engine: EngineRecord, golden: TensorSet, passes: list[EvaluationPass]
+) -> ValidationOutcome:
+    from modelreg.runtime.host import describe_host
+    from modelreg.validators.validation import validate_engine
+
+    label = f"validating engine {engine.id} ({engine.target.name} {engine.precision})"
+    with reporter.step(label) as tell:
+        return validate_engine(
+            engine=engine,
+            version=work.version,
+            golden=golden,
+            golden_digest=work.golden.digest,
+            policy=work.policies[engine.precision],
+            passes=passes,
+            host=describe_host().to_json(),
+            progress=lambda name, done, total: tell(done / max(1, total), name),
+        )
+
+
+def _record(
+    registry: Registry, work: _Work, engine: EngineRecord, outcome: ValidationOutcome, *, message: str
+) -> ValidationRecord:
+    """Keep the report, then the verdict; a loosened policy is an event of its own, in the same transaction."""
+    from modelreg.registry import blobs, events, validations
+    from modelreg.registry.digests import canonical_json
+    from modelreg.registry.records import BlobKind
+
+    policy = work.policies[engine.precision]
+    report = registry.storage.put_bytes(canonical_json(outcome.report))
+    with registry.database.write() as connection:
+        blobs.record_blob(connection, digest=report.digest, size_bytes=report.size_bytes, kind=BlobKind.REPORT)
+        if work.loosened[engine.precision]:
+            details = {"policy": policy.digest, "rules": work.loosened[engine.precision], "message": message}
+            events.append_event(
+                connection,
+                kind="policy.loosened",
+                subject=work.version.reference,
+                details={**details, "engine": engine.id},
+                actor=registry.actor,
+            )
+        return validations.record_validation(
+            connection,
+            engine=engine,
+            golden_digest=work.golden.digest,
+            policy_digest=policy.digest,
+            policy=policy.to_json(),
+            verdict=outcome.verdict,
+            gates=outcome.gates,
+            report_digest=report.digest,
+            host=outcome.report["host"],
+            actor=registry.actor,
+        )
+
+
+def _print(judged: list[tuple[EngineRecord, ValidationRecord]], *, no_color: bool) -> None:
+    print_gates([(engine, validation.gates) for engine, validation in judged], no_color=no_color)
+    print_line()
+    for engine, validation in judged:
+        name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
+        passed = f"{count_passed(validation)} gates"
+        print_line(f"{name}: {validation.verdict}, {passed}, report {short(validation.report_digest)}")
+        for gate in validation.gates:
+            if gate.outcome in ("fail", "error"):
+                print_line(f"  {explain_gate(gate)}")
+
+
+def _conclude(invocation: Invocation, work: _Work, judged: list[tuple[EngineRecord, ValidationRecord]]) -> int:
+    bad = [(engine, validation) for engine, validation in judged if validation.verdict != "pass"]
+    reference = work.version.reference
+    if not bad:
+        if not invocation.as_json:
+            print_note(f"next: modelreg promote {reference} --to production")
+        return 0
+    from modelreg.cli.failures import report_after_result
+
+    names = ", ".join(f"{engine.target.name} {engine.precision}" for engine, _ in bad)
+    return report_after_result(
+        GateFailedError(
+            f"{len(bad)} of {len(judged)} engines of {reference} do not pass: {names}",
+            hint=f"The gates above say what was measured; `modelreg show {reference}` keeps showing it.",
+        )
+    )
+
+
+def _preview(invocation: Invocation, work: _Work) -> None:
+    if invocation.as_json:
+        engines = [
+            {"engine": engine.id, "precision": str(engine.precision), "policy": work.policies[engine.precision].digest}
+            for engine in work.engines
+        ]
+        print_document({"dry_run": True, "golden_set": work.golden.digest, "engines": engines})
+        return
+    for engine in work.engines:
+        policy = work.policies[engine.precision]
+        print_line(
+            f"would validate engine {engine.id} ({engine.target.name} {engine.precision}) against"
+            f" {work.golden.samples} samples by policy {short(policy.digest)} ({policy.name})"
+        )

@@ -1,0 +1,46 @@
+"""How a version is written as JSON; `register` and `show` share it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modelreg.registry.clock import iso
+
+if TYPE_CHECKING:
+    from modelreg.registry.records import GoldenSetRecord, Json, SourceInfo, VersionRecord
+    from modelreg.registry.sources.inspect import InspectedSource
+
+
+def source_document(source: SourceInfo | InspectedSource) -> Json:
+    """Return what is known of a source from its graph."""
+    return {
+        "signature": source.signature.to_json(),
+        "opsets": source.opsets,
+        "ir_version": source.ir_version,
+        "producer": source.producer,
+        "node_counts": source.node_counts,
+        "parameter_bytes": source.parameter_bytes,
+        "unbuildable": list(source.unbuildable),
+        "warnings": list(source.warnings),
+    }
+
+
+def version_document(version: VersionRecord, golden: GoldenSetRecord | None) -> Json:
+    """Return a version with its source and golden set."""
+    source = version.source
+    return {
+        "model": version.model,
+        "version": version.number,
+        "message": version.message,
+        "tags": version.tags,
+        "created_at": iso(version.created_at),
+        "created_by": version.created_by,
+        "source": {
+            "sha256": source.digest,
+            "files": [file.to_json() for file in source.files],
+            **source_document(source),
+        },
+        "golden_set": None
+        if golden is None
+        else {"sha256": golden.digest, "samples": golden.samples, "origin": golden.origin},
+    }

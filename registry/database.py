@@ -1,0 +1,313 @@
+"""The database: one place where transactions begin, end, and fail.
+
+A writer takes the only write lock before it reads (`BEGIN IMMEDIATE`, on PostgreSQL an advisory lock), so nothing it
+has read can change before it commits: no lost update, no retry. Readers see one state from their first query on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import sqlalchemy as sa
+
+from modelreg.registry import schema
+from modelreg.registry.digests import canonical_json
+from modelreg.registry.errors import BusyError, DatabaseError, ModelregError, SchemaVersionError, UsageError
+from modelreg.registry.sqlite import SqliteFile, translate
+
+_WRITER_LOCK = 7_021_936_551_240  # PostgreSQL's advisory lock: any number, the same for every modelreg
+_RETRIABLE = frozenset({"40001", "40P01", "55P03"})
+_REVISION = sa.text("SELECT version_num FROM alembic_version")
+_BUGS = (sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.DataError)
+_inherited: list[object] = []  # pools of a parent process, kept alive: closing them here would disturb it
+
+
+def sqlite_url(path: Path) -> sa.URL:
+    """Return the URL of a database file; unlike a string, it takes any character in the path."""
+    return sa.URL.create("sqlite", database=str(path))
+
+
+class Database:
+    """A registry's database; use `read()` and `write()`, one short transaction each.
+
+    Connections are kept for the next transaction of this process, never for a forked child's, and are closed by
+    `close()`, at the end of a `with` block, or when the object goes away.
+    """
+
+    def __init__(self, url: str | sa.URL, *, timeout_s: float = 30.0) -> None:
+        """
+        Name a database; nothing is opened yet.
+
+        Args:
+            url: `sqlite:////abs/path/registry.db`, `postgresql://…`, or what `sqlite_url` returns.
+            timeout_s: How long a writer waits for another one before `BusyError`.
+
+        Raises:
+            UsageError: The URL cannot be read, names no file, or its driver is not installed.
+        """
+        try:
+            self._url = sa.make_url(url)
+            self._file = _sqlite_file(self._url, timeout_s=timeout_s)
+            self._engine = _create_engine(self._url, self._file)
+        except (sa.exc.ArgumentError, ModuleNotFoundError, ValueError) as error:
+            raise UsageError(f"database URL cannot be used: {error}") from None
+        self._reader = self._engine.execution_options(modelreg_read=True)
+        sa.event.listen(self._engine, "begin", _begin_sqlite if self._file else _begin_postgresql)
+        self._own()
+
+    @classmethod
+    def open(cls, url: str | sa.URL, *, timeout_s: float = 30.0) -> Database:
+        """
+        Open a database whose schema this program knows.
+
+        Raises:
+            SchemaVersionError: Its schema is older (or missing), or newer than this program.
+            DatabaseError: It does not exist or cannot be read.
+        """
+        database = cls(url, timeout_s=timeout_s)
+        try:
+            check_revision(database.revision(), name=database.name)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    @property
+    def name(self) -> str:
+        """Return what messages call it: the file's path, or the URL without its password."""
+        return str(self._file.path) if self._file else self._url.render_as_string(hide_password=True)
+
+    @property
+    def path(self) -> Path | None:
+        """Return the database file, or None for a server."""
+        return self._file.path if self._file else None
+
+    def close(self) -> None:
+        """Close all connections; the object may be used again."""
+        self._check_fork()
+        self._engine.dispose()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """
+        Give a connection in a reading transaction: one state, no waiting for writers.
+
+        Raises:
+            DatabaseError: The database cannot be read.
+            BusyError: A file without a usable log (read-only folder) was changed by somebody else meanwhile.
+        """
+        self._check_fork()
+        with self._translated():
+            stamp = self._file.stamp() if self._file else None
+            with self._reader.connect() as connection:
+                if stamp is not None:
+                    connection.detach()  # a connection without locks must not outlive what it has seen
+                with connection.begin():
+                    yield connection
+            if stamp is not None and self._file and self._file.stamp() != stamp:
+                raise BusyError(f"database {self.name} was changed while it was read")
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """
+        Give a connection in a writing transaction, alone; it commits at the end, or rolls back on any exception.
+
+        Raises:
+            BusyError: Another writer kept the lock for the whole timeout; nothing was done.
+            DatabaseError: The database cannot be written (read-only, full, damaged); nothing was done.
+        """
+        self._check_fork()
+        with self._translated():
+            self._require_writable()
+            with self._engine.connect() as connection, connection.begin():
+                yield connection
+
+    @contextmanager
+    def migrate(self) -> Iterator[sa.Connection]:
+        """
+        Give a connection as `write()` does, for changes of the schema: foreign keys are checked at the end only.
+
+        A rebuilt parent table is dropped on the way, which with foreign keys on would delete its children.
+
+        Raises:
+            DatabaseError: Rows refer to rows that are not there any more; nothing was changed.
+        """
+        self._check_fork()
+        with self._translated():
+            self._require_writable()
+            with self._engine.connect() as connection:
+                if self._file:
+                    connection.detach()  # the setting below must not reach the pool
+                    _raw(connection).execute("PRAGMA foreign_keys=OFF")  # without effect inside a transaction
+                    _raw(connection).execute("PRAGMA legacy_alter_table=ON")  # else somebody's view stops a rebuild
+                with connection.begin():
+                    yield connection
+                    if self._file and (broken := _raw(connection).execute("PRAGMA foreign_key_check").fetchall()):
+                        raise DatabaseError(f"{len(broken)} rows of {broken[0][0]} would refer to nothing")
+
+    def revision(self) -> str | None:
+        """Return the schema revision, or None where there is no schema; one query."""
+        with self.read() as connection:
+            try:
+                found: str | None = connection.execute(_REVISION).scalar()
+            except sa.exc.DBAPIError as error:
+                if "alembic_version" not in str(error.orig):  # else it is the table that is missing
+                    raise
+                return None
+            return found
+
+    def backup(self, destination: Path) -> None:
+        """Copy the last committed state of a database file to `destination`, whole or not at all."""
+        if self._file is None:
+            raise UsageError(f"database {self.name} is no file", hint="Use the server's own backup.")
+        try:
+            with self._translated():
+                self._file.backup(destination)
+        except OSError as error:
+            raise DatabaseError(f"backup {destination} cannot be written: {error.strerror}") from error
+
+    def check(self) -> list[str]:
+        """Return what is wrong inside the file, an empty list when nothing is; reads all of it."""
+        if self._file is None:
+            return []
+        try:
+            with self.read() as connection:
+                raw = _raw(connection)
+                found = [row[0] for row in raw.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+                broken = raw.execute("PRAGMA foreign_key_check").fetchall()
+        except DatabaseError as error:
+            return [str(error)]
+        return found + [f"row {row[1]} of {row[0]} refers to a missing row of {row[2]}" for row in broken]
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except _BUGS:
+            raise
+        except sa.exc.DBAPIError as error:
+            raise self._meaning(error.orig or error) from error
+        except sqlite3.Error as error:
+            raise self._meaning(error) from error
+
+    def _meaning(self, error: BaseException) -> ModelregError:
+        if self._file:
+            return translate(error, path=self._file.path)
+        if getattr(error, "sqlstate", None) in _RETRIABLE:
+            return BusyError(f"database {self.name} stayed locked by another command")
+        return DatabaseError(f"database {self.name}: {str(error).splitlines()[0]}")
+
+    def _require_writable(self) -> None:
+        if self._file and self._file.path.exists() and not self._file.is_writable():
+            raise DatabaseError(
+                f"database {self.name} is read-only", hint="Make the file and its folder writable, or only read."
+            )
+
+    def _own(self) -> None:
+        self._pid = os.getpid()
+        self._finalizer = weakref.finalize(self, _dispose, self._engine, self._pid)
+
+    def _check_fork(self) -> None:
+        if os.getpid() != self._pid:
+            _inherited.append(self._engine.pool)
+            self._engine.dispose(close=False)
+            self._own()
+
+
+def insert_row(connection: sa.Connection, statement: sa.Insert, row: Mapping[str, Any]) -> int:
+    """Insert one row and return the integer key that the database gave it."""
+    key = connection.execute(statement, row).inserted_primary_key
+    if key is None:
+        raise TypeError(f"{statement.table.name} has no key of its own")
+    return int(key[0])
+
+
+def read_revision(connection: sa.Connection) -> str | None:
+    """Return the schema revision as `Database.revision` does, in a transaction that goes on."""
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.execute(_REVISION).scalar()
+    return found
+
+
+def check_revision(found: str | None, *, name: str) -> None:
+    """
+    Check that a schema revision is the one this program reads and writes.
+
+    Raises:
+        SchemaVersionError: It is older (or None), or newer.
+    """
+    if found == schema.SCHEMA_REVISION:
+        return
+    if found is None or found < schema.SCHEMA_REVISION:
+        what = "no schema yet" if found is None else f"schema {found}"
+        raise SchemaVersionError(
+            f"database {name} has {what}, this modelreg needs {schema.SCHEMA_REVISION}",
+            hint="Run `modelreg db upgrade`.",
+        )
+    raise SchemaVersionError(
+        f"database {name} has schema {found}, this modelreg knows {schema.SCHEMA_REVISION}",
+        hint="It was written by a newer modelreg: upgrade modelreg.",
+    )
+
+
+def _sqlite_file(url: sa.URL, *, timeout_s: float) -> SqliteFile | None:
+    if url.get_backend_name() != "sqlite":
+        return None
+    if url.database in {None, "", ":memory:"}:
+        raise ValueError("it names no file")
+    return SqliteFile(path=Path(str(url.database)).absolute(), timeout_s=timeout_s)
+
+
+def _create_engine(url: sa.URL, file: SqliteFile | None) -> sa.Engine:
+    shared: dict[str, Any] = {"json_serializer": _to_json, "json_deserializer": _from_json}
+    if file is None:
+        return sa.create_engine(url, **shared)
+    # Every transaction is ended by `read` or `write`: the pool need not roll back a second time.
+    return sa.create_engine(
+        "sqlite://", creator=file.connect, poolclass=sa.pool.QueuePool, pool_reset_on_return=None, **shared
+    )
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    reads = connection.get_execution_options().get("modelreg_read", False)
+    _raw(connection).execute("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _begin_postgresql(connection: sa.Connection) -> None:
+    if connection.get_execution_options().get("modelreg_read", False):
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    else:
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITER_LOCK})")
+
+
+def _raw(connection: sa.Connection) -> sqlite3.Connection:
+    return cast("sqlite3.Connection", connection.connection.dbapi_connection)
+
+
+def _to_json(value: Any) -> str:
+    return canonical_json(value).decode()
+
+
+def _from_json(text: str) -> Any:
+    if text == "{}":
+        return {}
+    return [] if text == "[]" else json.loads(text)
+
+
+def _dispose(engine: sa.Engine, pid: int) -> None:
+    if os.getpid() == pid:
+        engine.dispose()

@@ -1,0 +1,151 @@
+"""The release manifest: the immutable list of what a channel serves, one engine per target. Pure.
+
+It holds no times and no database ids, so that the same choice of engines always gives the same digest.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from modelreg.registry.errors import IntegrityError
+from modelreg.registry.records import Backend, EngineRecord, Json, Precision, Signature, StoredFile, VersionRecord
+
+MANIFEST_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedEngine:
+    """One engine of a release; `files[0]` is the plan, its path relative to the release's folder."""
+
+    target: str
+    backend: Backend
+    backend_version: str
+    precision: Precision
+    recipe_digest: str
+    realised: Json
+    gpu: str
+    driver: str
+    cuda: str
+    files: tuple[StoredFile, ...]
+
+    @property
+    def plan(self) -> StoredFile:
+        """Return the file that the backend loads."""
+        return self.files[0]
+
+    def to_json(self) -> Json:
+        """Return the engine as JSON."""
+        return {
+            "target": self.target,
+            "backend": str(self.backend),
+            "backend_version": self.backend_version,
+            "precision": str(self.precision),
+            "recipe": self.recipe_digest,
+            "realised": self.realised,
+            "gpu": self.gpu,
+            "driver": self.driver,
+            "cuda": self.cuda,
+            "plan": self.plan.path,
+            "files": [file.to_json() for file in self.files],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What one release consists of."""
+
+    model: str
+    version: int
+    source_digest: str
+    signature: Signature
+    engines: tuple[ReleasedEngine, ...]
+
+    @property
+    def files(self) -> tuple[StoredFile, ...]:
+        """Return every file of every engine."""
+        return tuple(file for engine in self.engines for file in engine.files)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Return the targets that this release serves."""
+        return tuple(engine.target for engine in self.engines)
+
+    def to_bytes(self) -> bytes:
+        """Return the document whose SHA-256 is the release's identity."""
+        body = {
+            "format": MANIFEST_FORMAT,
+            "model": self.model,
+            "version": self.version,
+            "source": self.source_digest,
+            "signature": self.signature.to_json(),
+            "engines": [engine.to_json() for engine in self.engines],
+        }
+        return (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def make_manifest(version: VersionRecord, engines: dict[str, EngineRecord]) -> Manifest:
+    """Return the manifest that serves `engines` (target -> engine) of `version`, targets in order of name."""
+    return Manifest(
+        model=version.model,
+        version=version.number,
+        source_digest=version.source.digest,
+        signature=version.source.signature,
+        engines=tuple(_released(target, engines[target]) for target in sorted(engines)),
+    )
+
+
+def _released(target: str, engine: EngineRecord) -> ReleasedEngine:
+    return ReleasedEngine(
+        target=target,
+        backend=engine.toolchain.backend,
+        backend_version=engine.toolchain.version,
+        precision=engine.precision,
+        recipe_digest=engine.recipe_digest,
+        realised=engine.realised,
+        gpu=engine.target.gpu,
+        driver=engine.target.driver,
+        cuda=engine.target.cuda,
+        files=tuple(replace(file, path=f"{target}/{file.path}") for file in engine.files),
+    )
+
+
+def parse_manifest(data: bytes, *, where: str) -> Manifest:
+    """
+    Return the manifest in `data`, whose digest the caller has checked.
+
+    Raises:
+        IntegrityError: It is of a format this program does not know, or not a manifest; `where` is named.
+    """
+    try:
+        body: dict[str, Any] = json.loads(data)
+        if body["format"] != MANIFEST_FORMAT:
+            raise IntegrityError(
+                f"release {where} has format {body['format']!r}, this modelreg knows {MANIFEST_FORMAT}",
+                hint="It was written by a newer modelreg; upgrade this one.",
+            )
+        return Manifest(
+            model=body["model"],
+            version=body["version"],
+            source_digest=body["source"],
+            signature=Signature.from_json(body["signature"]),
+            engines=tuple(_parse_engine(engine) for engine in body["engines"]),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise IntegrityError(f"release {where} cannot be read: {error!r}") from None
+
+
+def _parse_engine(body: Json) -> ReleasedEngine:
+    return ReleasedEngine(
+        target=body["target"],
+        backend=Backend(body["backend"]),
+        backend_version=body["backend_version"],
+        precision=Precision(body["precision"]),
+        recipe_digest=body["recipe"],
+        realised=body["realised"],
+        gpu=body["gpu"],
+        driver=body["driver"],
+        cuda=body["cuda"],
+        files=tuple(StoredFile.from_json(file) for file in body["files"]),
+    )

@@ -1,0 +1,224 @@
+"""Which engines a promotion would activate, and why the others not. Pure: no IO, a table of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from modelreg.registry.errors import GateFailedError, NotFoundError
+from modelreg.registry.pointers import Pointer
+from modelreg.registry.records import (
+    EngineRecord,
+    EngineStatus,
+    GateOutcome,
+    Precision,
+    ValidationRecord,
+    Verdict,
+    VersionRecord,
+)
+
+Preference = Callable[[str], Sequence[Precision]]
+"""Returns a target's precisions, the most wanted first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStanding:
+    """An engine with its newest validation."""
+
+    engine: EngineRecord
+    validation: ValidationRecord | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """An engine considered for a target; `reason` says why it may or may not be activated."""
+
+    engine: EngineRecord
+    usable: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetChoice:
+    """What a target would get: the engine, or None, and everything that was considered."""
+
+    target: str
+    engine: EngineRecord | None
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionPlan:
+    """All targets of a promotion; it may go ahead when `missing` is empty."""
+
+    version: VersionRecord
+    choices: tuple[TargetChoice, ...]
+    missing: tuple[str, ...]
+    overridden: tuple[str, ...] = ()
+
+    @property
+    def engines(self) -> dict[str, EngineRecord]:
+        """Return target -> engine for the targets that have one."""
+        return {choice.target: choice.engine for choice in self.choices if choice.engine is not None}
+
+
+def required_targets(
+    *, explicit: Sequence[str], configured: Sequence[str], active: Sequence[str], built: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the targets a promotion must serve, sorted.
+
+    What the user names wins, then what the channel's settings demand; else every target of the release that is
+    active now (so that a promotion never drops one silently) and every target this version is built for.
+    """
+    if explicit:
+        return tuple(sorted(set(explicit)))
+    if configured:
+        return tuple(sorted(set(configured)))
+    return tuple(sorted({*active, *built}))
+
+
+def judge_engine(standing: EngineStanding, *, golden_digest: str | None) -> Candidate:
+    """Return whether the newest validation of an engine lets it be activated, against the version's golden set."""
+    engine, validation = standing.engine, standing.validation
+    if engine.status is not EngineStatus.BUILT:
+        reason = f"build failed: {engine.error}"
+    elif validation is None:
+        reason = "not validated"
+    elif validation.golden_digest != golden_digest:
+        reason = "validated against another golden set"
+    elif validation.verdict is not Verdict.PASS:
+        reason = f"validation {validation.verdict}: {_failed_gates(validation)}"
+    else:
+        return Candidate(engine=engine, usable=True, reason="passes its gates")
+    return Candidate(engine=engine, usable=False, reason=reason)
+
+
+def _failed_gates(validation: ValidationRecord) -> str:
+    bad = [
+        f"{gate.gate} of {gate.subject}"
+        for gate in validation.gates
+        if gate.outcome in (GateOutcome.FAIL, GateOutcome.ERROR)
+    ]
+    shown = ", ".join(bad[:3]) or "no gate ran"
+    return shown + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
+
+
+def plan_promotion(
+    version: VersionRecord,
+    standings: Sequence[EngineStanding],
+    *,
+    targets: Sequence[str],
+    golden_digest: str | None,
+    preference: Preference,
+    precision: Precision | None = None,
+) -> PromotionPlan:
+    """Return the plan: per target the preferred precision among the engines that pass, or what is missing."""
+    choices: list[TargetChoice] = []
+    missing: list[str] = []
+    for target in targets:
+        candidates = _candidates(standings, target, golden_digest, preference, precision)
+        engine = next((candidate.engine for candidate in candidates if candidate.usable), None)
+        choices.append(TargetChoice(target=target, engine=engine, candidates=candidates))
+        if engine is None:
+            missing.append(_say_missing(target, candidates))
+    if not targets:
+        missing.append("no engine is built")
+    return PromotionPlan(version=version, choices=tuple(choices), missing=tuple(missing))
+
+
+def override_gates(plan: PromotionPlan) -> PromotionPlan:
+    """
+    Return the plan with every target filled from engines that did not pass, noting what was gone over.
+
+    Raises:
+        GateFailedError: A target has no built engine at all: there is nothing to activate.
+    """
+    choices: list[TargetChoice] = []
+    overridden: list[str] = []
+    for choice in plan.choices:
+        if choice.engine is not None:
+            choices.append(choice)
+            continue
+        built = next((c for c in choice.candidates if c.engine.status is EngineStatus.BUILT), None)
+        if built is None:
+            raise _refusal(plan, hint="Overriding gates needs an engine that was built; run `modelreg build`.")
+        overridden.append(f"{choice.target} {built.engine.precision}: {built.reason}")
+        choices.append(TargetChoice(target=choice.target, engine=built.engine, candidates=choice.candidates))
+    if not choices:
+        raise _refusal(plan, hint="Overriding gates needs an engine that was built; run `modelreg build`.")
+    return PromotionPlan(version=plan.version, choices=tuple(choices), missing=(), overridden=tuple(overridden))
+
+
+def require_complete(plan: PromotionPlan) -> None:
+    """
+    Let the plan pass if every target has an engine.
+
+    Raises:
+        GateFailedError: Something is missing; every missing target is named.
+    """
+    if plan.missing:
+        raise _refusal(
+            plan,
+            hint=f"Run `modelreg build {plan.version.reference}` and `modelreg validate {plan.version.reference}`,"
+            " or go over the gates with --override-gates --message WHY.",
+        )
+
+
+def _refusal(plan: PromotionPlan, *, hint: str) -> GateFailedError:
+    return GateFailedError(
+        f"{plan.version.reference} cannot be promoted: {'; '.join(plan.missing)}", missing=plan.missing, hint=hint
+    )
+
+
+def _candidates(
+    standings: Sequence[EngineStanding],
+    target: str,
+    golden_digest: str | None,
+    preference: Preference,
+    precision: Precision | None,
+) -> tuple[Candidate, ...]:
+    order = list(preference(target))
+    considered = [
+        judge_engine(standing, golden_digest=golden_digest)
+        for standing in standings
+        if standing.engine.target.name == target and precision in (None, standing.engine.precision)
+    ]
+
+    def rank(candidate: Candidate) -> tuple[int, int]:
+        wanted = candidate.engine.precision
+        return (order.index(wanted) if wanted in order else len(order), -candidate.engine.id)
+
+    return tuple(sorted(considered, key=rank))
+
+
+def _say_missing(target: str, candidates: Sequence[Candidate]) -> str:
+    if not candidates:
+        return f"{target} has no engine"
+    reasons = ", ".join(f"{candidate.engine.precision} {candidate.reason}" for candidate in candidates)
+    return f"{target} has no engine that passes ({reasons})"
+
+
+def choose_rollback_generation(current: Pointer | None, *, to_generation: int | None, channel: str) -> int:
+    """
+    Return the generation a rollback would bring back.
+
+    Without `to_generation` that is the one that was active when the current release was promoted.
+
+    Raises:
+        NotFoundError: Nothing was ever promoted, nothing lies further back, or the generation cannot be meant.
+    """
+    if current is None:
+        raise NotFoundError(f"channel {channel!r} has no release", hint="Promote one with `modelreg promote`.")
+    if to_generation is None:
+        if current.rolls_back_to is None:
+            raise NotFoundError(
+                f"channel {channel!r} has no earlier release than version {current.version} to roll back to",
+                hint="Choose one from `modelreg history` with --to-generation, or promote a version.",
+            )
+        return current.rolls_back_to
+    if not 1 <= to_generation < current.generation:
+        raise NotFoundError(
+            f"generation {to_generation} cannot be rolled back to: channel {channel!r} is at {current.generation}",
+            hint="Choose an earlier generation from `modelreg history`.",
+        )
+    return to_generation

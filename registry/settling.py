@@ -1,0 +1,181 @@
+"""Bring intents and the database into agreement with the pointers, which are the truth about what is served.
+
+A command that died left an open operation, a reserved generation, or a moved pointer that no row speaks of. Holding
+the channel's lock, the next command settles it: forward if the swap happened, aborted if it never did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modelreg.registry import engines, releases, versions
+from modelreg.registry.database import Database
+from modelreg.registry.errors import IntegrityError, NotFoundError
+from modelreg.registry.manifest import Manifest, parse_manifest
+from modelreg.registry.pointers import Pointer
+from modelreg.registry.records import ActivationRecord, OperationRecord
+from modelreg.registry.references import ModelReference
+from modelreg.registry.storage.interface import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelState:
+    """What the database knows of a channel."""
+
+    channel_id: int | None
+    newest: ActivationRecord | None
+    open: tuple[OperationRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """How far the database is from the pointer. `behind` lists generations without a row."""
+
+    state: ChannelState
+    pointer: Pointer | None
+    behind: tuple[int, ...]
+    ahead: bool
+
+    @property
+    def known(self) -> int:
+        """Return the newest generation of the database, 0 for none."""
+        return self.state.newest.generation if self.state.newest else 0
+
+    @property
+    def served(self) -> int:
+        """Return the generation of the pointer, 0 for none."""
+        return self.pointer.generation if self.pointer else 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether nothing is left to do."""
+        return not self.state.open and not self.behind and not self.ahead
+
+
+def read_channel_state(database: Database, *, model: str, channel: str) -> ChannelState:
+    """Return the channel's row, newest activation and open operations, in one read transaction."""
+    with database.read() as connection:
+        channel_id = releases.find_channel(connection, model=model, name=channel)
+        if channel_id is None:
+            return ChannelState(channel_id=None, newest=None, open=())
+        return ChannelState(
+            channel_id=channel_id,
+            newest=releases.newest_activation(connection, channel_id=channel_id),
+            open=tuple(releases.open_operations(connection, channel_id=channel_id)),
+        )
+
+
+def compare(state: ChannelState, pointer: Pointer | None) -> Disagreement:
+    """Return how the database and the pointer differ. Pure."""
+    known = state.newest.generation if state.newest else 0
+    served = pointer.generation if pointer else 0
+    forked = state.newest is not None and pointer is not None and known == served and state.newest.txn != pointer.txn
+    return Disagreement(
+        state=state,
+        pointer=pointer,
+        behind=tuple(range(known + 1, served + 1)),
+        ahead=known > served or forked,
+    )
+
+
+def settle_channel(database: Database, storage: Storage, *, model: str, channel: str, actor: str) -> Pointer | None:
+    """
+    Settle open operations and record missing generations; the caller holds the channel's lock.
+
+    Returns:
+        The pointer, which the database agrees with afterwards.
+
+    Raises:
+        IntegrityError: The database knows a later generation than the store (one of them was restored from a
+            backup), or the store serves a release of a version that the database does not have.
+    """
+    pointer = storage.complete_reserved(model, channel)
+    found = compare(read_channel_state(database, model=model, channel=channel), pointer)
+    if found.is_settled:
+        return pointer
+    if found.ahead:
+        raise IntegrityError(
+            f"{model}@{channel}: the database knows generation {found.known}, the store serves {found.served}",
+            hint="One of the two was restored from an older copy; run `modelreg doctor` and decide which is right.",
+        )
+    wanted = {*found.behind, *(operation.expected_generation + 1 for operation in found.state.open)}
+    documents = _read_documents(storage, model, channel, wanted, served=found.served)
+    manifests = {
+        generation: parse_manifest(storage.read_manifest(document.release), where=document.release[:12])
+        for generation, document in documents.items()
+        if generation in found.behind
+    }
+    _settle_operations(database, found.state.open, documents, actor=actor)
+    _adopt_generations(database, model, channel, documents, manifests, actor=actor)
+    return pointer
+
+
+def _read_documents(
+    storage: Storage, model: str, channel: str, generations: set[int], *, served: int
+) -> dict[int, Pointer]:
+    """Return the history documents among `generations` that were committed (are not beyond the pointer)."""
+    return {
+        generation: storage.read_history(model, channel, generation)
+        for generation in sorted(generations)
+        if generation <= served
+    }
+
+
+def _settle_operations(
+    database: Database,
+    operations: tuple[OperationRecord, ...],
+    documents: dict[int, Pointer],
+    *,
+    actor: str,
+) -> None:
+    for operation in operations:
+        document = documents.get(operation.expected_generation + 1)
+        with database.write() as connection:
+            if document is not None and document.txn == operation.txn:
+                releases.commit_operation(connection, operation=operation, pointer=document, actor=actor)
+            else:
+                releases.abort_operation(
+                    connection, operation=operation, error="interrupted before the pointer moved", actor=actor
+                )
+
+
+def _adopt_generations(
+    database: Database,
+    model: str,
+    channel: str,
+    documents: dict[int, Pointer],
+    manifests: dict[int, Manifest],
+    *,
+    actor: str,
+) -> None:
+    """Record generations that were activated without the database (a rollback while it was away)."""
+    with database.write() as connection:
+        channel_id = releases.ensure_channel(connection, model=model, name=channel, actor=actor)
+        newest = releases.newest_activation(connection, channel_id=channel_id)
+        known = newest.generation if newest else 0
+        for generation in sorted(manifests):
+            if generation <= known:
+                continue
+            document, manifest = documents[generation], manifests[generation]
+            try:
+                version = versions.get_version(connection, ModelReference(model=model, version=document.version))
+            except NotFoundError:
+                version = None
+            if version is None or version.source.digest != manifest.source_digest:
+                raise IntegrityError(
+                    f"{model}@{channel} generation {generation} serves {model}:{document.version},"
+                    " which this database does not have",
+                    hint="The database was lost or replaced; restore its backup, or register the version again.",
+                )
+            built = engines.list_engines(connection, version_id=version.id)
+            plans = {engine.plan_digest: engine.id for engine in built}
+            release_id = releases.ensure_release(
+                connection,
+                version=version,
+                manifest_digest=document.release,
+                engines={e.target: plans[e.plan.digest] for e in manifest.engines if e.plan.digest in plans},
+                actor=actor,
+            )
+            releases.record_activation(
+                connection, channel_id=channel_id, release_id=release_id, pointer=document, actor=actor
+            )

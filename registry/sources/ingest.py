@@ -1,0 +1,81 @@
+"""Moving a source between the user's files and the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modelreg.registry.digests import json_digest, sha256_hex
+from modelreg.registry.errors import SourceError
+from modelreg.registry.records import SourceInfo, StoredFile
+from modelreg.registry.sources.external import MODEL_NAME, check_location
+from modelreg.registry.sources.inspect import InspectedSource, read_stripped
+from modelreg.registry.sources.local_files import LocalFile, require_unchanged, shown
+from modelreg.registry.storage.interface import Progress, Storage, no_progress
+
+
+def ingest_source(inspected: InspectedSource, storage: Storage, *, progress: Progress = no_progress) -> SourceInfo:
+    """
+    Store every file of an inspected source, hashed in the same pass, and return its record.
+
+    Blobs that are already there are not stored twice. A failure leaves at most whole blobs that nothing refers to.
+
+    Raises:
+        SourceError: A file changed since it was inspected.
+        StorageError: The store could not be written.
+    """
+    for file in inspected.files:
+        require_unchanged(file)
+    stored = tuple(_store(file, storage, progress) for file in inspected.files)
+    _require_same_graph(inspected)
+    return SourceInfo(
+        digest=source_digest(stored),
+        files=stored,
+        signature=inspected.signature,
+        opsets=inspected.opsets,
+        ir_version=inspected.ir_version,
+        producer=inspected.producer,
+        node_counts=inspected.node_counts,
+        parameter_bytes=inspected.parameter_bytes,
+        unbuildable=inspected.unbuildable,
+        warnings=inspected.warnings,
+    )
+
+
+def source_digest(files: tuple[StoredFile, ...]) -> str:
+    """Return the identity of a source: of the ONNX file when it stands alone, else of the list of its files."""
+    if len(files) == 1:
+        return files[0].digest
+    return json_digest([file.to_json() for file in files])
+
+
+def materialise_source(source: SourceInfo, storage: Storage, folder: Path, *, progress: Progress = no_progress) -> Path:
+    """
+    Lay a stored source out in `folder`, every file verified on the way, and return the path of the ONNX.
+
+    External data lies where the model expects it, as real files: onnx refuses links and hard links.
+
+    Raises:
+        IntegrityError: A stored file does not match its digest.
+        NotFoundError: A stored file is gone.
+        SourceError: A file of the record would lie outside `folder`.
+    """
+    for position, file in enumerate(source.files):
+        name = MODEL_NAME if position == 0 else check_location(file.path, tensor="a stored source")
+        destination = folder / name
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        storage.fetch_blob(file.digest, destination, progress=progress)
+    return folder / MODEL_NAME
+
+
+def _store(file: LocalFile, storage: Storage, progress: Progress) -> StoredFile:
+    blob = storage.put_file(file.path, progress=progress)
+    require_unchanged(file)
+    return StoredFile(path=file.name, digest=blob.digest, size_bytes=blob.size_bytes)
+
+
+def _require_same_graph(inspected: InspectedSource) -> None:
+    # A clock that ticks in milliseconds can hide a quick edit; the graph itself cannot.
+    path = inspected.files[0].path
+    _, stripped = read_stripped(path, shown_as=shown(path))
+    if sha256_hex(stripped.data) != inspected.graph_digest:
+        raise SourceError(f"{shown(path)} changed while it was being registered")

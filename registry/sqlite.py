@@ -1,0 +1,199 @@
+"""SQLite alone: how a file is opened, and what its errors mean. No other module knows this dialect.
+
+WAL needs a writable folder and shared memory: it is refused on network file systems, and a folder that cannot be
+written is read without it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from modelreg.registry.errors import BusyError, DatabaseError, ModelregError
+
+_PRAGMAS = ("foreign_keys=ON", "synchronous=FULL", "trusted_schema=OFF", "cell_size_check=ON")
+_MOUNTS = Path("/proc/self/mountinfo")
+_OLDEST = (3, 35, 0)  # UPDATE ... RETURNING
+_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse", "lustre", "gpfs", "ceph", "afs", "beegfs"})
+_LOCKED = ("database is locked", "database table is locked", "database schema is locked")
+_DAMAGED = ("malformed", "not a database", "unsupported file format")
+
+_MEANINGS: tuple[tuple[str, str, str], ...] = (
+    ("disk is full", "cannot grow: the disk is full", "Free some space and run the command again."),
+    ("readonly database", "is read-only", "Make the file and its folder writable, or only read."),
+    ("unable to open", "cannot be opened", "Check that the file exists and that you may read it and its folder."),
+    ("disk I/O error", "met an I/O error", "Check the disk (`dmesg`), then run `modelreg doctor`."),
+    ("locking protocol", "cannot be locked", "Keep it on a local disk: network file systems cannot lock it."),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqliteFile:
+    """A database file and how long to wait for its lock."""
+
+    path: Path
+    timeout_s: float
+
+    def is_writable(self) -> bool:
+        """Return whether both the file and its folder (for the write-ahead log) can be written."""
+        return os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)
+
+    def connect(self) -> sqlite3.Connection:
+        """
+        Open the file for reading and writing, or for reading alone where it or its folder cannot be written.
+
+        Raises:
+            DatabaseError: The file is not there, on a network file system, or SQLite is too old.
+        """
+        if sqlite3.sqlite_version_info < _OLDEST:
+            raise DatabaseError(f"SQLite {sqlite3.sqlite_version} is too old, 3.35 is needed")
+        if not os.path.exists(self.path):  # noqa: PTH110 - Path.exists raises for a folder that is locked away
+            raise DatabaseError(f"database {self.path} does not exist", hint="Run `modelreg init` to make one.")
+        if not self.is_writable():
+            return self._open(self._read_only_mode())
+        refuse_network(self.path)
+        return self._open("mode=rw")
+
+    def stamp(self) -> tuple[int, ...] | None:
+        """Return what changes when anybody writes, for a reader that has no lock; None where it has one."""
+        if self.is_writable() or self._read_only_mode() == "mode=ro":
+            return None
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return None  # connecting says so better
+        return (status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def backup(self, destination: Path) -> None:
+        """Copy the last committed state to a new file, whole or not at all; writers are not disturbed."""
+        temporary = destination.with_name(destination.name + ".tmp")
+        temporary.unlink(missing_ok=True)
+        with closing(self.connect()) as source, closing(sqlite3.connect(temporary)) as copy:
+            source.backup(copy)
+            copy.execute("PRAGMA journal_mode=DELETE")
+        _sync(temporary)
+        temporary.replace(destination)
+        _sync(destination.parent)
+
+    def _open(self, mode: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"file:{quote(str(self.path))}?{mode}",
+            uri=True,
+            timeout=self.timeout_s,
+            isolation_level=None,  # transactions begin where Database says, never by themselves
+            check_same_thread=False,
+        )
+        try:
+            for pragma in _PRAGMAS:
+                connection.execute(f"PRAGMA {pragma}")
+            if mode == "mode=rw":
+                self._use_wal(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _read_only_mode(self) -> str:
+        log, index = self._beside("-wal"), self._beside("-shm")
+        try:
+            logged = log.stat().st_size > 0
+        except FileNotFoundError:
+            logged = False
+        if not logged:
+            return "immutable=1"
+        if not index.exists():
+            raise DatabaseError(
+                f"database {self.path} has changes in its log that cannot be read without write permission",
+                hint="Run any modelreg command once with permission to write the folder.",
+            )
+        return "mode=ro"
+
+    def _beside(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        # Of several that switch a new file at once, SQLite fails some without waiting (measured: 4 of 240).
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            except sqlite3.OperationalError as error:
+                if str(error) not in _LOCKED or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+                continue
+            if mode != "wal":
+                raise DatabaseError(f"database {self.path} cannot keep a write-ahead log here")
+            return
+
+
+def refuse_network(path: Path, *, mounts: str | None = None) -> None:
+    """
+    Check that `path` is on a local file system; `mounts` stands in for `/proc/self/mountinfo`.
+
+    Raises:
+        DatabaseError: It is on NFS, CIFS, FUSE or the like, where shared memory corrupts the write-ahead log.
+    """
+    kind = _file_system(os.path.realpath(path), _read_mounts() if mounts is None else mounts)
+    if kind in _NETWORK or kind.startswith("fuse."):
+        raise DatabaseError(
+            f"database {path} is on a network file system ({kind}), where SQLite corrupts",
+            hint="Keep the registry's home on a local disk; the store may be elsewhere.",
+        )
+
+
+def translate(error: BaseException, *, path: Path) -> ModelregError:
+    """Return what a failure of SQLite means to a user: busy, or a fault of the file, in one line."""
+    text = str(error)
+    if text in _LOCKED:
+        return BusyError(f"database {path} stayed locked by another command")
+    if any(word in text for word in _DAMAGED):
+        return DatabaseError(
+            f"database {path} is damaged: {text}",
+            hint="Restore a backup (kept beside it by `modelreg db upgrade`); what is served is not affected.",
+        )
+    for word, meaning, hint in _MEANINGS:
+        if word in text:
+            return DatabaseError(f"database {path} {meaning}", hint=hint)
+    return DatabaseError(f"database {path}: {text}")
+
+
+def _read_mounts() -> str:
+    try:
+        return _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:  # not Linux: nothing to judge by
+        return ""
+
+
+def _file_system(path: str, mounts: str) -> str:
+    """Return the type of the mount that holds `path`: the longest mount point, the last of equals."""
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split()
+        if len(fields) < 5 or not right:
+            continue
+        mount = _unescape(fields[4])
+        inside = path == mount or path.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, right.split()[0]
+    return kind
+
+
+def _unescape(text: str) -> str:
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, character)
+    return text
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

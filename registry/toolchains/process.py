@@ -1,0 +1,289 @@
+"""The parent side of a worker: start it, ask it, and end it whatever it does.
+
+The child has its own session, so that one signal ends it with everything it started. Its stderr (and what its
+libraries print) goes to the log file; only frames cross the pipes, and every wait has an end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from modelreg.registry.errors import WorkerError
+from modelreg.registry.toolchains import worker as protocol
+from modelreg.registry.toolchains.pipes import TimedPipe
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.generic]
+
+OnProgress = Callable[[float | None, str], None]
+
+START_TIMEOUT_S = 120.0
+MAX_LOG_BYTES = 64 << 20
+_CLOSE_TIMEOUT_S = 5.0
+_TAIL_BYTES = 16 << 10
+
+
+class WorkerJobError(WorkerError):
+    """The job raised an exception; the worker lives on."""
+
+    def __init__(self, message: str, *, remote_type: str, remote_details: dict[str, object]) -> None:
+        super().__init__(message)
+        self.remote_type = remote_type
+        self.remote_details = remote_details
+
+    def details(self) -> dict[str, object]:
+        """Return the exception's class and what it attached."""
+        return {"type": self.remote_type, **self.remote_details}
+
+
+class WorkerDiedError(WorkerError):
+    """The worker process ended by itself."""
+
+    default_hint = "The build log has what it said before; run again with -v to see it."
+
+
+class WorkerTimeoutError(WorkerError):
+    """The worker took too long and was killed."""
+
+    default_hint = "Give it more time with --timeout, or look into the build log."
+
+
+class WorkerProtocolError(WorkerError):
+    """The worker answered something that is no frame and was killed."""
+
+
+def ignore_progress(_fraction: float | None, _message: str) -> None:
+    """Ignore progress."""
+
+
+class Worker:
+    """
+    A child process that runs the jobs of one module file; close it, or use it as a context manager.
+
+    The kernel kills the child when the *thread* that started it ends, so keep that thread alive while it works.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], module: Path, log_path: Path) -> None:
+        self._process = process
+        self._name = module.stem
+        self._log_path = log_path
+        assert process.stdin is not None
+        assert process.stdout is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        self._pipe = TimedPipe(process.stdin.fileno(), process.stdout.fileno(), self._watch)
+        self._requests = cast(BinaryIO, self._pipe)
+        self._answers = cast(BinaryIO, io.BufferedReader(self._pipe, buffer_size=1 << 16))
+        self.python_version = ""
+
+    @classmethod
+    def start(
+        cls,
+        python: str,
+        module: Path,
+        *,
+        log_path: Path,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = START_TIMEOUT_S,
+    ) -> Worker:
+        """
+        Start `python` on the module file and wait until it is ready.
+
+        Args:
+            python: Interpreter, 3.8 or newer.
+            module: File with `JOBS`, a mapping of names to functions (request, arrays, report).
+            log_path: File that the child's stderr is appended to.
+            env: Variables to set beside the inherited ones.
+            timeout_s: How long the imports of the module may take.
+
+        Raises:
+            WorkerError: The interpreter does not start, or the module cannot be loaded.
+        """
+        # Isolated from PYTHONPATH and PYTHONHOME where the interpreter is another one: they are for ours.
+        dropped = () if python == sys.executable else ("PYTHONPATH", "PYTHONHOME")
+        inherited = {key: value for key, value in os.environ.items() if key not in dropped}
+        variables = {**inherited, "MODELREG_WORKER_PARENT": str(os.getpid()), **(env or {})}
+        command = [python, "-u", "-X", "faulthandler", str(Path(protocol.__file__)), str(module)]
+        with log_path.open("ab") as log:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=variables,
+                    start_new_session=True,
+                    bufsize=0,
+                )
+            except OSError as error:
+                raise WorkerError(
+                    f"cannot start the interpreter {python}: {error.strerror}",
+                    hint="Check the toolchain's interpreter with `modelreg toolchain list`.",
+                ) from error
+        started = cls(process, module, log_path)
+        try:
+            frame, _ = started._receive(time.monotonic() + timeout_s, timeout_s, ignore_progress)
+            if frame.get("kind") != "ready" or frame.get("protocol") != protocol.PROTOCOL:
+                raise WorkerProtocolError(f"worker {started._name} did not say that it is ready: {frame!r:.200}")
+        except BaseException:
+            started.kill()
+            raise
+        started.python_version = str(frame.get("python", ""))
+        return started
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of the child."""
+        return self._process.pid
+
+    def call(
+        self,
+        job: str,
+        request: Mapping[str, Any],
+        arrays: Mapping[str, Array] | None = None,
+        *,
+        timeout_s: float,
+        on_progress: OnProgress = ignore_progress,
+    ) -> tuple[Any, dict[str, Array]]:
+        """
+        Run one job; return its JSON result and its arrays. Every error but `WorkerJobError` kills the child.
+
+        Raises:
+            WorkerJobError: The job raised.
+            WorkerDiedError: The child exited or was killed by a signal.
+            WorkerTimeoutError: `timeout_s` passed, or the log outgrew its limit.
+            WorkerProtocolError: The child answered garbage.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._killing_on_error():
+            self._pipe.deadline = deadline
+            try:
+                protocol.write_frame(self._requests, {"job": job, "request": dict(request)}, arrays)
+            except TimeoutError as error:
+                raise self._timed_out(timeout_s) from error
+            except BrokenPipeError as error:
+                raise self._died() from error
+            frame, out = self._receive(deadline, timeout_s, on_progress)
+            if frame.get("kind") != "result":
+                raise WorkerProtocolError(f"worker {self._name} answered {frame!r:.200} to {job!r}")
+        return frame.get("body"), out
+
+    def close(self) -> None:
+        """End the child: politely by the end of its stdin, by SIGKILL to its whole session after 5 s."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_CLOSE_TIMEOUT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the child and everything it started, now."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def log_tail(self, lines: int = 20) -> list[str]:
+        """Return the last non-empty lines of the log."""
+        try:
+            with self._log_path.open("rb") as log:
+                log.seek(max(0, self._log_path.stat().st_size - _TAIL_BYTES))
+                text = log.read().decode(errors="replace")
+        except OSError:
+            return []
+        return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
+
+    @contextlib.contextmanager
+    def _killing_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except WorkerJobError:
+            raise
+        except BaseException:
+            self.kill()
+            raise
+
+    def _receive(
+        self, deadline: float, timeout_s: float, on_progress: OnProgress
+    ) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the next frame that is no progress."""
+        self._pipe.deadline = deadline
+        while True:
+            try:
+                received = protocol.read_frame(self._answers)
+            except TimeoutError as error:
+                raise self._timed_out(timeout_s) from error
+            except protocol.FrameError as error:
+                if self._pipe.ended:
+                    raise self._died() from error
+                raise WorkerProtocolError(f"worker {self._name} printed garbage: {error}") from error
+            if received is None:
+                raise self._died()
+            frame, arrays = received
+            if frame.get("kind") == "error":
+                raise WorkerJobError(
+                    str(frame.get("message", "")) or str(frame.get("type")),
+                    remote_type=str(frame.get("type", "")),
+                    remote_details=dict(frame.get("details") or {}),
+                )
+            if frame.get("kind") != "progress":
+                return frame, arrays
+            on_progress(frame.get("fraction"), str(frame.get("message", "")))
+
+    def _watch(self) -> None:
+        """Look at the log while waiting: a worker that prints without end must not fill the disk."""
+        size_bytes = self._log_path.stat().st_size if self._log_path.exists() else 0
+        if size_bytes > MAX_LOG_BYTES:
+            self.kill()
+            os.truncate(self._log_path, MAX_LOG_BYTES)
+            raise WorkerTimeoutError(
+                f"worker {self._name} wrote more than {MAX_LOG_BYTES >> 20} MiB of log and was killed",
+                hint="Look into the build log: something repeats there.",
+            )
+
+    def _timed_out(self, timeout_s: float) -> WorkerTimeoutError:
+        return WorkerTimeoutError(f"worker {self._name} took longer than {timeout_s:g} s and was killed{self._last()}")
+
+    def _died(self) -> WorkerDiedError:
+        try:
+            code = self._process.wait(_CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return WorkerDiedError(f"worker {self._name} closed its output without an answer{self._last()}")
+        return WorkerDiedError(f"worker {self._name} {describe_exit(code)}{self._last()}")
+
+    def _last(self) -> str:
+        tail = self.log_tail(1)
+        return f"; its last log line: {tail[-1]:.200}" if tail else ""
+
+
+def describe_exit(code: int) -> str:
+    """Return what a return code of `subprocess` means, in words."""
+    if code >= 0:
+        return f"exited with code {code} without an answer"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}" + (" (perhaps out of memory)" if name == "SIGKILL" else "")

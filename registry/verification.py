@@ -1,0 +1,137 @@
+"""Re-hash what the registry keeps: blobs, releases, pointers, history, and the chain of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from modelreg.registry import blobs, engines, events, validations, versions
+from modelreg.registry.database import Database
+from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError, StorageError
+from modelreg.registry.references import ModelReference
+from modelreg.registry.storage.interface import Progress, Storage, no_progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """One thing that is not what it should be."""
+
+    kind: str
+    subject: str
+    problem: str
+    hint: str
+
+
+@dataclass(slots=True, kw_only=True)
+class VerificationReport:
+    """What was read, and what of it is damaged."""
+
+    blobs: int = 0
+    releases: int = 0
+    pointers: int = 0
+    events: int | None = None
+    size_bytes: int = 0
+    damages: list[Damage] = field(default_factory=list)
+
+    def check(self, kind: str, subject: str, work: Callable[[], int]) -> bool:
+        """Run one check that returns the bytes it read; note damage instead of raising."""
+        try:
+            self.size_bytes += work()
+        except (IntegrityError, NotFoundError, StorageError) as error:
+            self.damages.append(Damage(kind=kind, subject=subject, problem=str(error), hint=_hint(kind, error)))
+            return False
+        return True
+
+
+def _hint(kind: str, error: ModelregError) -> str:
+    if kind == "blob":
+        return "Register or build it again: storing the right bytes heals a blob."
+    if kind == "release":
+        return "Promote its version again: the release is laid out anew from the blobs."
+    return error.hint()
+
+
+def verify_registry(
+    database: Database,
+    storage: Storage,
+    *,
+    with_events: bool = False,
+    progress: Progress = no_progress,
+) -> VerificationReport:
+    """Verify every blob the database names, every release, pointer and history document of the store."""
+    report = VerificationReport()
+    with database.read() as connection:
+        digests = [blob.digest for blob in blobs.list_blobs(connection)]
+        if with_events:
+            _verify_events(report, events.verify_chain(connection))
+    _verify_blobs(report, storage, digests, progress)
+    for release in storage.iterate_releases():
+        _verify_release(report, storage, release, progress)
+    for model, channel in storage.list_channels():
+        _verify_channel(report, storage, model, channel)
+    return report
+
+
+def verify_version(
+    database: Database, storage: Storage, reference: ModelReference, *, progress: Progress = no_progress
+) -> VerificationReport:
+    """Verify the blobs of one version: its files, golden sets, plans, logs and reports, and its active releases."""
+    report = VerificationReport()
+    with database.read() as connection:
+        version = versions.get_version(connection, reference)
+        built = engines.list_engines(connection, version_id=version.id)
+        newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in built])
+        golden = versions.newest_golden_set(connection, version_id=version.id)
+    digests = [file.digest for file in version.source.files]
+    digests += [golden.digest] if golden else []
+    digests += [file.digest for engine in built for file in engine.files]
+    digests += [engine.log_digest for engine in built if engine.log_digest]
+    digests += [validation.report_digest for validation in newest.values()]
+    _verify_blobs(report, storage, digests, progress)
+    for model, channel in storage.list_channels():
+        if model != version.model:
+            continue
+        pointer = storage.read_pointer(model, channel)
+        if pointer is not None and pointer.version == version.number:
+            _verify_release(report, storage, pointer.release, progress)
+    return report
+
+
+def _verify_blobs(report: VerificationReport, storage: Storage, digests: Iterable[str], progress: Progress) -> None:
+    for digest in dict.fromkeys(digests):
+        report.blobs += 1
+        report.check("blob", digest, lambda digest=digest: storage.verify_blob(digest, progress=progress))
+
+
+def _verify_release(report: VerificationReport, storage: Storage, release: str, progress: Progress) -> None:
+    report.releases += 1
+    report.check("release", release, lambda: storage.verify_release(release, progress=progress))
+
+
+def _verify_channel(report: VerificationReport, storage: Storage, model: str, channel: str) -> None:
+    def read_pointer() -> int:
+        storage.read_pointer(model, channel)
+        return 0
+
+    report.pointers += 1
+    report.check("pointer", f"{model}@{channel}", read_pointer)
+    for generation in storage.list_generations(model, channel):
+
+        def read_history(generation: int = generation) -> int:
+            storage.read_history(model, channel, generation)
+            return 0
+
+        report.check("history", f"{model}@{channel} generation {generation}", read_history)
+
+
+def _verify_events(report: VerificationReport, chain: events.ChainReport) -> None:
+    report.events = chain.events
+    if chain.broken_at is not None:
+        report.damages.append(
+            Damage(
+                kind="events",
+                subject=f"event {chain.broken_at}",
+                problem=chain.reason,
+                hint="Somebody changed the history, or the file is damaged; compare it with a backup.",
+            )
+        )

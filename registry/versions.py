@@ -1,0 +1,393 @@
+"""Models, their versions and golden sets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import sqlalchemy as sa
+
+from modelreg.registry.blobs import record_blob
+from modelreg.registry.clock import utc_now
+from modelreg.registry.database import insert_row
+from modelreg.registry.errors import NotFoundError
+from modelreg.registry.events import append_event
+from modelreg.registry.records import BlobKind, GoldenSetRecord, Json, Signature, SourceInfo, StoredFile, VersionRecord
+from modelreg.registry.references import ModelReference, check_name
+from modelreg.registry.schema import activation, blob, channel, golden_set, model, release, version, version_file
+
+_FIND_MODEL = sa.select(model.c.id).where(model.c.name == sa.bindparam("model"))
+_INSERT_MODEL = sa.insert(model)
+_TAKE_NUMBER = (
+    sa.update(model)
+    .where(model.c.id == sa.bindparam("model_id"))
+    .values(next_version=model.c.next_version + 1)
+    .returning(model.c.next_version)
+)
+_INSERT_VERSION = sa.insert(version)
+_INSERT_FILES = sa.insert(version_file)
+
+_SELECT = sa.select(
+    version.c.id,
+    model.c.name,
+    version.c.number,
+    version.c.source_digest,
+    # As text, since versions of a model mostly share these: parsed once, then looked up.
+    sa.cast(version.c.signature, sa.Text),
+    sa.cast(version.c.opsets, sa.Text),
+    version.c.ir_version,
+    version.c.producer,
+    sa.cast(version.c.node_counts, sa.Text),
+    version.c.parameter_bytes,
+    sa.cast(version.c.unbuildable, sa.Text),
+    sa.cast(version.c.warnings, sa.Text),
+    version.c.message,
+    version.c.tags,
+    version.c.created_at,
+    version.c.created_by,
+).join_from(version, model)
+_BY_SOURCE = _SELECT.where(
+    model.c.name == sa.bindparam("model_name"), version.c.source_digest == sa.bindparam("digest")
+)
+_BY_NUMBER = _SELECT.where(model.c.name == sa.bindparam("model_name"), version.c.number == sa.bindparam("wanted"))
+_NEWEST_FIRST = (
+    _SELECT.where(version.c.model_id == sa.bindparam("of_model"), version.c.number <= sa.bindparam("up_to"))
+    .order_by(version.c.number.desc())
+    .limit(sa.bindparam("rows", type_=sa.Integer))
+)
+_ACTIVE = (
+    _SELECT.join(release, release.c.version_id == version.c.id)
+    .join(activation, activation.c.release_id == release.c.id)
+    .where(activation.c.channel_id == sa.bindparam("of_channel"))
+    .order_by(activation.c.generation.desc())
+    .limit(1)
+)
+_FIND_CHANNEL = (
+    sa.select(channel.c.id)
+    .join_from(channel, model)
+    .where(model.c.name == sa.bindparam("model"), channel.c.name == sa.bindparam("channel"))
+)
+_FILES = (
+    sa.select(version_file.c.version_id, version_file.c.path, version_file.c.blob_digest, blob.c.size_bytes)
+    .join_from(version_file, blob)
+    .where(version_file.c.version_id.in_(sa.bindparam("versions", expanding=True)))
+    .order_by(version_file.c.version_id, version_file.c.position)
+)
+
+_MODEL_NAMES = sa.select(model.c.name).order_by(model.c.name)
+_CHANNEL_NAMES = (
+    sa.select(channel.c.name)
+    .join_from(channel, model)
+    .where(model.c.name == sa.bindparam("model"))
+    .order_by(channel.c.name)
+)
+_SUMMARIES = sa.select(model.c.id, model.c.name, model.c.next_version).order_by(model.c.name)
+_NEWEST_GENERATION = (
+    sa.select(sa.func.max(activation.c.generation))
+    .where(activation.c.channel_id == channel.c.id)
+    .correlate(channel)
+    .scalar_subquery()
+)
+# Outer joins keep SQLite from starting at the activations, of which there may be very many.
+_ACTIVE_VERSIONS = (
+    sa.select(channel.c.model_id, channel.c.name, version.c.number, activation.c.generation)
+    .select_from(channel)
+    .outerjoin(
+        activation,
+        (activation.c.channel_id == channel.c.id) & (activation.c.generation == _NEWEST_GENERATION),
+    )
+    .outerjoin(release, release.c.id == activation.c.release_id)
+    .outerjoin(version, version.c.id == release.c.version_id)
+    .order_by(channel.c.name)
+)
+
+_FIND_GOLDEN = sa.select(golden_set).where(
+    golden_set.c.version_id == sa.bindparam("of_version"), golden_set.c.blob_digest == sa.bindparam("digest")
+)
+_INSERT_GOLDEN = sa.insert(golden_set)
+_NEWEST_GOLDEN = (
+    sa.select(golden_set)
+    .where(golden_set.c.version_id == sa.bindparam("of_version"))
+    .order_by(golden_set.c.id.desc())
+    .limit(1)
+)
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSummary:
+    """One line of `list`: how many versions a model has, the newest, and (version, generation) by channel."""
+
+    name: str
+    versions: int
+    newest: int
+    channels: dict[str, tuple[int, int]]
+
+
+def register_version(
+    connection: sa.Connection, *, model: str, source: SourceInfo, message: str, tags: dict[str, str], actor: str
+) -> tuple[VersionRecord, bool]:
+    """
+    Return the version of `model` with this source, made if there is none, and whether it was made.
+
+    The model is made with its first version. Numbers come from the model's counter, in this transaction: no gap,
+    no repeat. An existing version keeps its message and tags.
+
+    Raises:
+        InvalidReferenceError: The model's name is not allowed.
+    """
+    check_name(model)
+    known = _one(connection, _BY_SOURCE, model_name=model, digest=source.digest)
+    if known is not None:
+        return known, False
+    model_id = connection.execute(_FIND_MODEL, {"model": model}).scalar()
+    if model_id is None:
+        made = {"name": model, "next_version": 1, "created_at": utc_now(), "created_by": actor}
+        model_id = insert_row(connection, _INSERT_MODEL, made)
+    number = connection.execute(_TAKE_NUMBER, {"model_id": model_id}).scalar_one() - 1
+    row = _source_row(source) | {"message": message, "tags": tags, "created_at": utc_now(), "created_by": actor}
+    version_id = insert_row(connection, _INSERT_VERSION, {**row, "model_id": model_id, "number": number})
+    _record_files(connection, version_id, source.files)
+    append_event(
+        connection,
+        kind="version.registered",
+        subject=f"{model}:{number}",
+        details={"source": source.digest, "message": message, "tags": tags},
+        actor=actor,
+    )
+    record = VersionRecord(
+        id=version_id,
+        model=model,
+        number=number,
+        source=source,
+        message=message,
+        created_at=row["created_at"],
+        created_by=actor,
+        tags=dict(tags),
+    )
+    return record, True
+
+
+def get_version(connection: sa.Connection, reference: ModelReference) -> VersionRecord:
+    """
+    Return the version that a reference means; a bare model means its newest version.
+
+    Raises:
+        NotFoundError: There is no such model, version, channel or source, or the channel serves nothing yet.
+    """
+    name = reference.model
+    if reference.version is not None:
+        found = _one(connection, _BY_NUMBER, model_name=name, wanted=reference.version)
+    elif reference.digest is not None:
+        found = _one(connection, _BY_SOURCE, model_name=name, digest=reference.digest)
+    elif reference.channel is not None:
+        channel_id = connection.execute(_FIND_CHANNEL, {"model": name, "channel": reference.channel}).scalar()
+        found = None if channel_id is None else _one(connection, _ACTIVE, of_channel=channel_id)
+    else:
+        newest = list_versions(connection, model=name, limit=1)
+        found = newest[0] if newest else None
+    if found is None:
+        _not_found(connection, reference)
+    return found
+
+
+def list_models(connection: sa.Connection) -> list[ModelSummary]:
+    """Return all models by name; its cost grows with models and channels, not with versions or generations."""
+    channels: dict[int, dict[str, tuple[int, int]]] = {}
+    for row in connection.execute(_ACTIVE_VERSIONS):
+        if row.generation is not None:
+            channels.setdefault(row.model_id, {})[row.name] = (row.number, row.generation)
+    # Versions are never deleted and numbered without gaps, so the counter is the count.
+    return [
+        ModelSummary(
+            name=row.name,
+            versions=row.next_version - 1,
+            newest=row.next_version - 1,
+            channels=channels.get(row.id, {}),
+        )
+        for row in connection.execute(_SUMMARIES)
+    ]
+
+
+def list_versions(
+    connection: sa.Connection, *, model: str, limit: int = 100, before: int | None = None
+) -> list[VersionRecord]:
+    """
+    Return at most `limit` versions, newest first, of those numbered below `before`.
+
+    Raises:
+        NotFoundError: There is no such model.
+    """
+    model_id = connection.execute(_FIND_MODEL, {"model": model}).scalar()
+    if model_id is None:
+        _not_found(connection, ModelReference(model=model))
+    up_to = _LARGEST if before is None else before - 1
+    return _many(connection, _NEWEST_FIRST, of_model=model_id, up_to=up_to, rows=limit)
+
+
+def add_golden_set(
+    connection: sa.Connection,
+    *,
+    version: VersionRecord,
+    digest: str,
+    size_bytes: int,
+    samples: int,
+    origin: Json,
+    actor: str,
+) -> GoldenSetRecord:
+    """Return the golden set of `version` with this digest, added if it is not there; the newest added one counts."""
+    known = connection.execute(_FIND_GOLDEN, {"of_version": version.id, "digest": digest}).one_or_none()
+    if known is not None:
+        return _golden(known)
+    record_blob(connection, digest=digest, size_bytes=size_bytes, kind=BlobKind.GOLDEN)
+    now = utc_now()
+    row = {
+        "version_id": version.id,
+        "blob_digest": digest,
+        "samples": samples,
+        "origin": origin,
+        "created_at": now,
+        "created_by": actor,
+    }
+    golden_id = insert_row(connection, _INSERT_GOLDEN, row)
+    append_event(
+        connection,
+        kind="golden.added",
+        subject=version.reference,
+        details={"digest": digest, "samples": samples},
+        actor=actor,
+    )
+    return GoldenSetRecord(
+        id=golden_id, version_id=version.id, digest=digest, samples=samples, origin=origin, created_at=now
+    )
+
+
+def newest_golden_set(connection: sa.Connection, *, version_id: int) -> GoldenSetRecord | None:
+    """Return the golden set that was added last, or None."""
+    row = connection.execute(_NEWEST_GOLDEN, {"of_version": version_id}).one_or_none()
+    return None if row is None else _golden(row)
+
+
+def _record_files(connection: sa.Connection, version_id: int, files: Sequence[StoredFile]) -> None:
+    rows = []
+    for position, file in enumerate(files):
+        kind = BlobKind.EXTERNAL_DATA if position else BlobKind.SOURCE
+        record_blob(connection, digest=file.digest, size_bytes=file.size_bytes, kind=kind)
+        row = {"version_id": version_id, "position": position, "path": file.path, "blob_digest": file.digest}
+        rows.append(row)
+    connection.execute(_INSERT_FILES, rows)
+
+
+def _source_row(source: SourceInfo) -> Json:
+    return {
+        "source_digest": source.digest,
+        "signature": source.signature.to_json(),
+        "opsets": source.opsets,
+        "ir_version": source.ir_version,
+        "producer": source.producer,
+        "node_counts": source.node_counts,
+        "parameter_bytes": source.parameter_bytes,
+        "unbuildable": list(source.unbuildable),
+        "warnings": list(source.warnings),
+    }
+
+
+def _one(connection: sa.Connection, statement: sa.Select[Any], **parameters: Any) -> VersionRecord | None:
+    found = _many(connection, statement, **parameters)
+    return found[0] if found else None
+
+
+def _many(connection: sa.Connection, statement: sa.Select[Any], **parameters: Any) -> list[VersionRecord]:
+    rows = connection.execute(statement, parameters).all()
+    files = _files(connection, [row[0] for row in rows])
+    return [_version(row, files.get(row[0], ())) for row in rows]
+
+
+def _files(connection: sa.Connection, ids: list[int]) -> dict[int, tuple[StoredFile, ...]]:
+    if not ids:
+        return {}
+    found: dict[int, tuple[StoredFile, ...]] = {}
+    for version_id, path, digest, size_bytes in connection.execute(_FILES, {"versions": ids}):
+        file = StoredFile(path=path, digest=digest, size_bytes=size_bytes)
+        found[version_id] = (*found.get(version_id, ()), file)
+    return found
+
+
+def _version(row: Sequence[Any], files: tuple[StoredFile, ...]) -> VersionRecord:
+    # Unpacked in the order of _SELECT: by name, a hundred rows take half as long again.
+    key, name, number, digest, signature, opsets, ir, producer, nodes, parameters, unbuildable, warnings, *rest = row
+    message, tags, created_at, created_by = rest
+    source = SourceInfo(
+        digest=digest,
+        files=files,
+        signature=_signature(signature),
+        opsets=dict(_counts(opsets)),
+        ir_version=ir,
+        producer=producer,
+        node_counts=dict(_counts(nodes)),
+        parameter_bytes=parameters,
+        unbuildable=_words(unbuildable),
+        warnings=_words(warnings),
+    )
+    return VersionRecord(
+        id=key,
+        model=name,
+        number=number,
+        source=source,
+        message=message,
+        created_at=created_at,
+        created_by=created_by,
+        tags=tags,
+    )
+
+
+@lru_cache(maxsize=64)
+def _signature(text: str) -> Signature:
+    return Signature.from_json(json.loads(text))
+
+
+@lru_cache(maxsize=128)
+def _counts(text: str) -> dict[str, int]:
+    counts: dict[str, int] = json.loads(text)
+    return counts
+
+
+@lru_cache(maxsize=128)
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+def _golden(row: sa.Row[Any]) -> GoldenSetRecord:
+    return GoldenSetRecord(
+        id=row.id,
+        version_id=row.version_id,
+        digest=row.blob_digest,
+        samples=row.samples,
+        origin=row.origin,
+        created_at=row.created_at,
+    )
+
+
+def _not_found(connection: sa.Connection, reference: ModelReference) -> NoReturn:
+    name = reference.model
+    if connection.execute(_FIND_MODEL, {"model": name}).scalar() is None:
+        names = connection.execute(_MODEL_NAMES).scalars()
+        raise NotFoundError(f"there is no model {name!r}", hint=_close(name, names) or "Run `modelreg list`.")
+    if reference.channel is not None:
+        names = connection.execute(_CHANNEL_NAMES, {"model": name}).scalars()
+        hint = _close(reference.channel, names)
+        raise NotFoundError(
+            f"{reference} serves nothing",
+            hint=hint or f"Run `modelreg promote {name}:VERSION --to {reference.channel}`.",
+        )
+    raise NotFoundError(f"there is no {reference}", hint=f"Run `modelreg show {name}` to see its versions.")
+
+
+def _close(name: str, names: Iterable[str]) -> str:
+    import difflib  # noqa: PLC0415 - needed for a message only
+
+    found = [other for other in difflib.get_close_matches(name, list(names), n=3, cutoff=0.6) if other != name]
+    return f"Did you mean {', '.join(repr(other) for other in found)}?" if found else ""

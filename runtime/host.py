@@ -1,0 +1,92 @@
+"""What this host can run: the CPU, and each NVIDIA GPU by compute capability."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from modelreg.registry.records import Backend, Json
+
+_DRIVER_TIMEOUT_S = 10.0
+_BACKEND_MODULES = {
+    Backend.ONNXRUNTIME: ("onnxruntime",),
+    Backend.TENSORRT: ("tensorrt",),
+    Backend.TENSORRT_RTX: ("tensorrt_rtx_bindings", "tensorrt_rtx"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU as the driver describes it; `target` is `sm_90` for compute capability 9.0."""
+
+    name: str
+    target: str
+    driver: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A machine: its GPUs and the backends that this Python can import."""
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    backends: frozenset[Backend]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Return the targets this host runs, GPUs first."""
+        return (*dict.fromkeys(gpu.target for gpu in self.gpus), "cpu")
+
+    def to_json(self) -> Json:
+        """Return the host as JSON."""
+        return {
+            "name": self.name,
+            "targets": list(self.targets),
+            "gpus": [{"name": gpu.name, "target": gpu.target, "driver": gpu.driver} for gpu in self.gpus],
+            "backends": sorted(str(backend) for backend in self.backends),
+        }
+
+
+def describe_host() -> Host:
+    """Return this host. A missing or broken driver means no GPU, never an error."""
+    return Host(name=os.uname().nodename, gpus=_find_gpus(), backends=_find_backends())
+
+
+def _find_backends() -> frozenset[Backend]:
+    return frozenset(
+        backend for backend, modules in _BACKEND_MODULES.items() if any(find_spec(name) for name in modules)
+    )
+
+
+def has_driver() -> bool:
+    """Return whether an NVIDIA driver's device node is there (`dxg` is WSL's)."""
+    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+
+
+def _find_gpus() -> tuple[Gpu, ...]:
+    if not has_driver():
+        return ()
+    import shutil  # noqa: PLC0415 - most hosts of a registry have no GPU, and `which` must start at once
+    import subprocess  # noqa: PLC0415
+
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ()
+    query = [tool, "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=_DRIVER_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return parse_gpu_query(answer.stdout) if answer.returncode == 0 else ()
+
+
+def parse_gpu_query(text: str) -> tuple[Gpu, ...]:
+    """Return the GPUs in the driver tool's `name, compute_cap, driver_version` lines; other lines are skipped."""
+    gpus: list[Gpu] = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) == 3 and fields[1].replace(".", "", 1).isdigit():
+            gpus.append(Gpu(name=fields[0], target=f"sm_{fields[1].replace('.', '')}", driver=fields[2]))
+    return tuple(gpus)

@@ -1,0 +1,132 @@
+"""Running a plan in a child process: loaded once, asked often, ended whatever happens."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from modelreg.registry.errors import MissingDependencyError, ModelregError
+from modelreg.registry.records import Backend, Json
+from modelreg.registry.toolchains.process import Worker, WorkerJobError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.generic]
+
+JOB_FILES: dict[Backend, Path] = {Backend.ONNXRUNTIME: Path(__file__).with_name("ort.py")}
+MODES = ("plan", "rounded")
+LOAD_TIMEOUT_S = 600.0
+RUN_TIMEOUT_S = 600.0
+
+
+class RunError(ModelregError):
+    """A plan could not be loaded or run."""
+
+
+class WorkerRunner:
+    """
+    A plan in a persistent child process; a context manager.
+
+    The caller has checked the digest of the file before: what is loaded here is trusted.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        backend: Backend,
+        python: str = sys.executable,
+        mode: str = "plan",
+        threads: int | None = None,
+        timeout_s: float = RUN_TIMEOUT_S,
+        log_path: Path | None = None,
+    ) -> None:
+        """
+        Start the child and load the plan.
+
+        Args:
+            path: The plan, what belongs to it beside it; for mode `rounded` the FP16 variant, in a folder that can
+                be written.
+            backend: What loads it.
+            python: The toolchain's interpreter; mode `rounded` always runs in our own.
+            mode: `plan`, or `rounded`: the variant with the rounding of every value to FP16 kept.
+            threads: Threads of one operator; None leaves it to the backend.
+            timeout_s: Limit of one run, in seconds.
+            log_path: Where the child's output goes; a temporary file when None.
+
+        Raises:
+            RunError: It cannot be loaded.
+            WorkerError: The child crashed, hung, or spoke garbage.
+        """
+        if mode not in MODES:
+            raise ValueError(f"mode {mode!r} is none of {MODES}")
+        if backend not in JOB_FILES:
+            raise MissingDependencyError(str(backend), extra=str(backend))
+        self._timeout_s = timeout_s
+        self._scratch = tempfile.TemporaryDirectory(prefix="modelreg-run-") if log_path is None else None
+        log = log_path or Path(str(self._scratch and self._scratch.name)) / "run.log"
+        interpreter = sys.executable if mode == "rounded" else python
+        try:
+            self._worker = Worker.start(interpreter, JOB_FILES[backend], log_path=log)
+        except BaseException:
+            self._clean()
+            raise
+        try:
+            request = {"path": str(path), "mode": mode, "threads": threads}
+            self.info: Json = self._call("load", request, {}, timeout_s=LOAD_TIMEOUT_S)[0]
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def input_names(self) -> list[str]:
+        """Return the names of the inputs, in order."""
+        return [each["name"] for each in self.info["inputs"]]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Return the names of the outputs, in order."""
+        return [each["name"] for each in self.info["outputs"]]
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """
+        Return every output for one set of inputs, as C-contiguous arrays.
+
+        Raises:
+            RunError: The backend refused the inputs.
+            WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
+        """
+        return self._call("run", {}, inputs, timeout_s=self._timeout_s)[1]
+
+    def close(self) -> None:
+        """End the child."""
+        self._worker.close()
+        self._clean()
+
+    def __enter__(self) -> WorkerRunner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(
+        self, job: str, request: Json, arrays: Mapping[str, Array], *, timeout_s: float
+    ) -> tuple[Json, dict[str, Array]]:
+        try:
+            return self._worker.call(job, request, arrays, timeout_s=timeout_s)
+        except WorkerJobError as error:
+            verb = "loaded" if job == "load" else "run"
+            message = " ".join(str(error).split())[:600]
+            raise RunError(f"the plan cannot be {verb}: {message}") from error
+
+    def _clean(self) -> None:
+        if self._scratch is not None:
+            self._scratch.cleanup()

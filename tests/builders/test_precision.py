@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from modelreg.builders.precision import offered, require_precision, translate, version_numbers
+from modelreg.registry.errors import BuildError, PrecisionError
+from modelreg.registry.records import Backend, Precision
+
+ORT = Backend.ONNXRUNTIME
+
+
+def test_fp32_builds_the_source_as_it_is() -> None:
+    translation = translate(Precision.FP32, ORT, "1.20.0")
+    assert (translation.variant, translation.flags) == ("", ())
+
+
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.INT8])
+def test_the_variant_carries_the_types_and_the_translation_is_told(precision: Precision) -> None:
+    translation = translate(precision, ORT, "1.32.0")
+    assert translation.variant == str(precision)
+    assert translation.steps
+
+
+def test_fp16_clamps_at_the_range_of_fp16_and_not_at_ten_thousand() -> None:
+    settings = translate(Precision.FP16, ORT, "1.32.0").settings
+    assert settings["max_finite"] == 65504.0
+    assert {"Softmax", "LayerNormalization", "ReduceMean", "Pow", "Exp"} <= set(settings["blocked_ops"])
+
+
+def test_int8_on_the_cpu_has_unsigned_activations_and_symmetric_weights_per_channel() -> None:
+    settings = translate(Precision.INT8, ORT, "1.32.0").settings
+    assert settings["activation_type"] == "QUInt8"
+    assert (settings["weight_type"], settings["weight_symmetric"], settings["per_channel"]) == ("QInt8", True, True)
+
+
+@pytest.mark.parametrize(
+    ("precision", "reason"),
+    [
+        (Precision.TF32, "NVIDIA"),
+        (Precision.BF16, "kernels"),
+        (Precision.FP8, "kernels"),
+        (Precision.BEST, "chooses nothing"),
+    ],
+)
+def test_what_the_cpu_cannot_do_is_refused_with_the_reason(precision: Precision, reason: str) -> None:
+    with pytest.raises(BuildError, match=reason) as caught:
+        translate(precision, ORT, "1.32.0")
+    assert "fp32, fp16, int8" in caught.value.hint()
+
+
+def test_a_backend_without_rows_is_refused() -> None:
+    with pytest.raises(BuildError, match="nothing is known about building fp16 with tensorrt 5"):
+        translate(Precision.FP16, Backend.TENSORRT, "5.0")
+    assert offered(Backend.TENSORRT, "5.0") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("10.12.0.36", (10, 12, 0, 36)), ("1.20.0rc1", (1, 20, 0)), ("11.1+cu13", (11, 1)), ("dev", ()), ("2.x", (2,))],
+)
+def test_versions_compare_by_their_numbers(text: str, numbers: tuple[int, ...]) -> None:
+    assert version_numbers(text) == numbers
+
+
+def test_nodes_that_stayed_are_named() -> None:
+    realised = {"stayed": [f"conv{i} (Conv)" for i in range(7)], "eligible": 9, "converted": 2}
+    with pytest.raises(PrecisionError, match=r"7 of 9 nodes stayed in FP32: conv0 \(Conv\), .*, \.\.\."):
+        require_precision(realised, asked=Precision.INT8)
+
+
+def test_nodes_that_should_have_stayed_are_named() -> None:
+    with pytest.raises(PrecisionError, match=r"excluded became int8 all the same: conv1 \(QLinearConv\)"):
+        require_precision({"stayed": [], "converted": 2, "unwanted": ["conv1 (QLinearConv)"]}, asked=Precision.INT8)
+
+
+def test_a_build_that_converted_nothing_failed() -> None:
+    with pytest.raises(PrecisionError, match="no node became int8: nothing was eligible"):
+        require_precision({"stayed": [], "converted": 0}, asked=Precision.INT8)
+
+
+def test_fp16_stored_in_fp32_failed() -> None:
+    with pytest.raises(PrecisionError, match="stores its weights in FP32"):
+        require_precision({"stayed": [], "converted": 3, "storage": "fp32"}, asked=Precision.FP16)
+
+
+def test_what_came_true_passes() -> None:
+    require_precision({"stayed": [], "converted": 3, "storage": "fp16"}, asked=Precision.FP16)
+    require_precision({"stayed": [], "converted": 0, "storage": "fp32"}, asked=Precision.FP32)

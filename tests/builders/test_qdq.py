@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime  # noqa: TID253 - a dependency, and what these tests look at
+import pytest
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from modelreg.builders import graphs, qdq
+from modelreg.builders.calibration import check_calibration_set, recipe_part
+from modelreg.builders.graphs import VariantError
+from modelreg.builders.interface import CalibrationOptions
+from modelreg.builders.precision import translate
+from modelreg.builders.qdq import make_int8
+from modelreg.registry.records import Backend, Precision, Signature
+from modelreg.registry.sources.signature import read_signature
+from modelreg.registry.tensor_sets import write_tensor_set
+from modelreg_testing.onnx_models import conv_net, make_model, mlp, save, value, weight
+
+Array = NDArray[np.generic]
+TENSORRT = {
+    "activation_type": "QInt8",
+    "activation_symmetric": True,
+    "reduce_range": False,
+    "op_types": ["Conv", "Gemm", "MatMul"],
+    "guard_excluded": False,
+    "options": {
+        "QuantizeBias": False,
+        "AddQDQPairToWeight": True,
+        "OpTypesToExcludeOutputQuantization": ["Conv", "Gemm", "MatMul"],
+    },
+}
+
+
+def quantise(
+    model: onnx.ModelProto,
+    tmp_path: Path,
+    *,
+    data: Array,
+    name: str = "out.onnx",
+    settings: dict[str, Any] | None = None,
+    batch: int | None = None,
+    **changes: Any,
+) -> onnx.ModelProto:
+    how = {key: changes.pop(key) for key in ("method", "percentile", "samples") if key in changes}
+    path = tmp_path / "set.safetensors"
+    path.unlink(missing_ok=True)
+    write_tensor_set(path, {f"input.{model.graph.input[0].name}": data}, {})
+    options = CalibrationOptions(path=path, **how)
+    signature: Signature = read_signature(model.graph)
+    checked = check_calibration_set(options, signature)
+    variant = {
+        "kind": "int8",
+        "settings": {**translate(Precision.INT8, Backend.ONNXRUNTIME, "1.32.0").settings, **(settings or {})},
+        "excluded_nodes": [],
+        "excluded_op_types": [],
+        "calibration": recipe_part(options, checked),
+        **changes,
+    }
+    request = checked.to_request()
+    request["batch"] = batch or request["batch"]
+    make_int8(save(model, tmp_path / "source.onnx"), tmp_path / name, variant, request, lambda *_: None)
+    return onnx.load(tmp_path / name)
+
+
+def images(count: int = 64, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=(count, 1, 12, 12)).astype(np.float32)
+
+
+def outputs(model: onnx.ModelProto, inputs: Array) -> Array:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    answer: Array = session.run(None, {session.get_inputs()[0].name: inputs})[0]
+    return answer
+
+
+def snr_db(found: Array, want: Array) -> float:
+    return float(10 * np.log10((want**2).sum() / ((found - want) ** 2).sum()))
+
+
+def scales(model: onnx.ModelProto) -> dict[str, Array]:
+    return {each.name: numpy_helper.to_array(each) for each in model.graph.initializer if each.name.endswith("_scale")}
+
+
+@pytest.mark.parametrize("method", ["entropy", "minmax", "percentile"])
+def test_the_variant_computes_what_the_source_does_nearly(tmp_path: Path, method: str) -> None:
+    made = quantise(conv_net(), tmp_path, data=images(), method=method)
+    inputs = images(32, seed=1)
+    assert snr_db(outputs(made, inputs), outputs(conv_net(), inputs)) > 20
+
+
+def test_the_method_decides_the_ranges(tmp_path: Path) -> None:
+    data = images()
+    data[0, 0, 0, 0] = 50.0  # one wild value: only minmax keeps all of it
+    bound = {
+        method: float(scales(quantise(conv_net(), tmp_path, data=data, method=method, percentile=99.0))["image_scale"])
+        for method in ("entropy", "minmax", "percentile")
+    }
+    assert bound["percentile"] < bound["minmax"] / 5
+    assert bound["entropy"] < bound["minmax"] / 2
+
+
+@pytest.mark.parametrize("method", ["entropy", "minmax", "percentile"])
+def test_the_batch_size_changes_no_range(tmp_path: Path, method: str) -> None:
+    data = images() * np.linspace(0.1, 30, 64, dtype=np.float32)[:, None, None, None]
+    one, other = (
+        scales(quantise(conv_net(), tmp_path, data=data, method=method, batch=batch, name=f"{batch}.onnx"))
+        for batch in (3, 64)
+    )
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_allclose(array, other[name], rtol=1e-5)
+
+
+def test_weights_are_symmetric_per_channel_in_seven_bits(tmp_path: Path) -> None:
+    made = quantise(conv_net(), tmp_path, data=images())
+    tensors = {each.name: numpy_helper.to_array(each) for each in made.graph.initializer}
+    weights = tensors["conv2.weight_quantized"]
+    assert weights.dtype == np.int8
+    assert -64 <= weights.min() <= weights.max() <= 64
+    assert tensors["conv2.weight_scale"].shape == (8,)
+    assert not tensors["conv2.weight_zero_point"].any()
+
+
+def test_activations_are_unsigned_on_the_cpu_and_signed_for_tensorrt(tmp_path: Path) -> None:
+    cpu = quantise(conv_net(), tmp_path, data=images(), name="cpu.onnx")
+    trt = quantise(conv_net(), tmp_path, data=images(), name="trt.onnx", settings=TENSORRT)
+    zero = {
+        name: next(numpy_helper.to_array(each) for each in model.graph.initializer if each.name == "image_zero_point")
+        for name, model in (("cpu", cpu), ("trt", trt))
+    }
+    assert zero["cpu"].dtype == np.uint8
+    assert zero["trt"].dtype == np.int8
+    assert zero["trt"] == 0
+
+
+def test_tensorrt_gets_float_biases_and_no_quantised_outputs(tmp_path: Path) -> None:
+    made = quantise(conv_net(), tmp_path, data=images(), settings=TENSORRT)
+    assert {each.name for each in made.graph.initializer if "bias" in each.name} == {
+        "conv1.bias",
+        "conv2.bias",
+        "fc.bias",
+    }
+    readers = [node.op_type for node in made.graph.node if "c1" in node.input]
+    assert readers == ["Relu"]
+
+
+def test_excluded_nodes_and_op_types_have_no_quantised_weights(tmp_path: Path) -> None:
+    made = quantise(conv_net(), tmp_path, data=images(), excluded_nodes=["conv1"], excluded_op_types=["Gemm"])
+    quantised = {each.name for each in made.graph.initializer if each.name.endswith("weight_quantized")}
+    assert quantised == {"conv2.weight_quantized"}
+
+
+def chain() -> onnx.ModelProto:
+    """Three convolutions with nothing between them."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", [source, f"w{i}"], [target], name=f"conv{i}", pads=[1] * 4)
+        for i, (source, target) in enumerate([("x", "a"), ("a", "b"), ("b", "y")])
+    ]
+    weights = [weight(f"w{i}", rng.normal(size=(2, 2, 3, 3)).astype(np.float32)) for i in range(3)]
+    shape = ["N", 2, 6, 6]
+    return make_model(nodes, inputs=[value("x", shape)], outputs=[value("y", shape)], initializers=weights)
+
+
+def test_onnx_runtime_cannot_quantise_an_excluded_node_itself(tmp_path: Path) -> None:
+    data = np.random.default_rng(1).normal(size=(32, 2, 6, 6)).astype(np.float32)
+    quantise(chain(), tmp_path, data=data, excluded_nodes=["conv1"])
+    kernels = {}
+    plan = tmp_path / "out.onnx"
+    for level in ("EXTENDED", "ALL"):  # as built, and as loaded
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_ENABLE_{level}")
+        options.log_severity_level = 3
+        options.optimized_model_filepath = str(tmp_path / f"{level}.onnx")
+        onnxruntime.InferenceSession(str(plan), options, providers=["CPUExecutionProvider"])
+        plan = tmp_path / f"{level}.onnx"
+        nodes = onnx.load(plan).graph.node
+        kernels[level] = sum("QLinear" in node.op_type for node in nodes)
+    assert kernels == {"EXTENDED": 2, "ALL": 2}  # without the guard, onnxruntime 1.32 makes it 3 and 3
+
+
+def batch_norm_net() -> onnx.ModelProto:
+    ones = np.ones(4, np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], name="matmul"),
+        helper.make_node("Add", ["m", "b"], ["y"], name="add"),
+    ]
+    return make_model(
+        nodes,
+        inputs=[value("x", ["N", 8])],
+        outputs=[value("y", ["N", 4])],
+        initializers=[weight("w", np.ones((8, 4), np.float32)), weight("b", ones)],
+    )
+
+
+def test_an_excluded_node_is_found_again_after_it_was_fused(tmp_path: Path) -> None:
+    data = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
+    made = quantise(batch_norm_net(), tmp_path, data=data, excluded_nodes=["matmul"])
+    assert not [each.name for each in made.graph.initializer if each.name.startswith("w_")]
+
+
+def test_an_excluded_node_that_was_folded_away_is_refused(tmp_path: Path) -> None:
+    model = batch_norm_net()
+    model.graph.node.insert(0, helper.make_node("Neg", ["w"], ["negated"], name="folded"))
+    model.graph.node[1].input[1] = "negated"
+    with pytest.raises(VariantError, match="'folded' is fused or folded away"):
+        quantise(model, tmp_path, data=np.ones((16, 8), np.float32), excluded_nodes=["folded"])
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN")
+def test_an_activation_that_overflows_is_named(tmp_path: Path) -> None:
+    with pytest.raises(VariantError, match="not finite on the calibration set"):
+        quantise(mlp(), tmp_path, data=np.full((16, 16), 3e38, np.float32))
+
+
+def test_constant_activations_of_zero_do_no_harm(tmp_path: Path) -> None:
+    made = quantise(mlp(), tmp_path, data=np.zeros((16, 16), np.float32))
+    assert np.isfinite(outputs(made, np.zeros((2, 16), np.float32))).all()
+
+
+def test_old_opsets_are_raised_for_per_channel_weights(tmp_path: Path) -> None:
+    model = mlp()
+    model.opset_import[0].version = 9
+    made = quantise(model, tmp_path, data=np.random.default_rng(0).normal(size=(32, 16)).astype(np.float32))
+    assert next(each.version for each in made.opset_import if each.domain == "") >= 13
+
+
+def test_a_model_too_big_for_one_file_keeps_its_weights_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (graphs, qdq):
+        monkeypatch.setattr(module, "EXTERNAL_BYTES", 100)
+    made = quantise(conv_net(), tmp_path, data=images())
+    inputs = images(8, seed=1)
+    assert (tmp_path / "out.onnx.data").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "out.onnx",
+        "out.onnx.data",
+        "set.safetensors",
+        "source.onnx",
+    ]
+    assert snr_db(outputs(made, inputs), outputs(conv_net(), inputs)) > 20
+
+
+def test_the_same_recipe_gives_the_same_ranges(tmp_path: Path) -> None:
+    one, two = (quantise(conv_net(), tmp_path, data=images(), name=name) for name in ("1.onnx", "2.onnx"))
+    assert {each.name: each.raw_data for each in one.graph.initializer} == {
+        each.name: each.raw_data for each in two.graph.initializer
+    }

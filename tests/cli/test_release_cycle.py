@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import pytest
+
+from modelreg_testing.cli import Shop
+
+
+def pointer_of(shop: Shop) -> tuple[int, int]:
+    pointer = shop.storage.read_pointer("lenet", "production")
+    assert pointer is not None
+    return pointer.version, pointer.generation
+
+
+def history_of(shop: Shop) -> list[tuple[int, int, str, bool]]:
+    rows = shop.cli("history", "lenet", "--channel", "production", "--json").document["generations"]
+    return [(row["generation"], row["version"], row["kind"], row["active"]) for row in reversed(rows)]
+
+
+@pytest.fixture
+def two_versions(shop: Shop) -> Shop:
+    shop.add_version(word=1)
+    shop.add_version(word=2)
+    return shop
+
+
+def test_promote_rollback_and_promote_again_leave_four_generations_with_who_when_and_why(two_versions: Shop) -> None:
+    shop = two_versions
+    assert shop.cli("promote", "lenet:1", "--to", "production", "-m", "first").code == 0
+    assert shop.cli("promote", "lenet:2", "--to", "production", "-m", "better").code == 0
+    assert shop.cli("rollback", "lenet", "--channel", "production", "-m", "worse").code == 0
+
+    refused = shop.cli("rollback", "lenet", "--channel", "production")
+    assert refused.code == 1
+    assert refused.err.startswith("modelreg: error: ")
+    assert pointer_of(shop) == (1, 3)
+
+    assert shop.cli("promote", "lenet:2", "--to", "production", "-m", "fixed").code == 0
+    assert history_of(shop) == [
+        (1, 1, "promote", False),
+        (2, 2, "promote", False),
+        (3, 1, "rollback", False),
+        (4, 2, "promote", True),
+    ]
+    assert pointer_of(shop) == (2, 4)
+    rows = shop.cli("history", "lenet", "--json").document["generations"]
+    assert [row["message"] for row in rows] == ["fixed", "worse", "better", "first"]
+    assert {row["actor"] for row in rows} == {"ada@lab"}
+    assert all(row["at"].endswith("Z") for row in rows)
+
+
+def test_two_rollbacks_go_two_releases_back_and_to_generation_comes_forward_again(two_versions: Shop) -> None:
+    shop = two_versions
+    shop.add_version(word=3)
+    for version in (1, 2, 3):
+        assert shop.cli("promote", f"lenet:{version}", "--to", "production").code == 0
+    assert shop.cli("rollback", "lenet", "--channel", "production").code == 0
+    assert shop.cli("rollback", "lenet", "--channel", "production").code == 0
+    assert pointer_of(shop) == (1, 5)
+
+    back = shop.cli("rollback", "lenet", "--to", "production", "--to-generation", "3")
+    assert back.code == 0
+    assert pointer_of(shop) == (3, 6)
+    assert "version 1 -> version 3, generation 6 (rollback)" in back.out
+    assert [row[0] for row in history_of(shop) if row[3]] == [6]
+
+
+def test_the_pointer_equals_the_newest_activation_after_every_step(two_versions: Shop) -> None:
+    shop = two_versions
+    for words in (
+        ("promote", "lenet:1", "--to", "production"),
+        ("promote", "lenet:2", "--to", "production"),
+        ("rollback", "lenet", "--channel", "production"),
+    ):
+        assert shop.cli(*words).code == 0
+        generation, version, _, active = history_of(shop)[-1]
+        assert active
+        assert pointer_of(shop) == (version, generation)
+        assert shop.cli("doctor").code == 0
+
+
+def test_promoting_what_is_active_changes_nothing_and_says_so(two_versions: Shop) -> None:
+    shop = two_versions
+    shop.cli("promote", "lenet:1", "--to", "production")
+    again = shop.cli("promote", "lenet:1", "--to", "production", "--json")
+    assert again.code == 0
+    assert again.document["changed"] is False
+    assert again.document["generation"] == 1
+    assert "serves version 1 already" in shop.cli("promote", "lenet:1", "--to", "production").out
+    assert history_of(shop) == [(1, 1, "promote", True)]
+
+
+def test_a_channel_can_be_the_source_of_a_promotion(two_versions: Shop) -> None:
+    shop = two_versions
+    shop.cli("promote", "lenet:1", "--to", "staging")
+    moved = shop.cli("promote", "lenet@staging", "--to", "production", "--json")
+    assert moved.code == 0
+    assert moved.document["version"] == 1
+    assert moved.document["previous"] is None
+
+
+def test_expect_current_refuses_with_exit_4_when_somebody_was_first(two_versions: Shop) -> None:
+    shop = two_versions
+    assert shop.cli("promote", "lenet:1", "--to", "production", "--expect-current", 0).code == 0
+    late = shop.cli("promote", "lenet:2", "--to", "production", "--expect-current", 0, "--json")
+    assert late.code == 4
+    assert late.document["error"]["kind"] == "activation-conflict"
+    assert late.document["error"]["found_generation"] == 1
+    assert shop.cli("rollback", "lenet", "--channel", "production", "--expect-current", 7).code == 4
+    assert pointer_of(shop) == (1, 1)
+
+
+def test_an_engine_without_validation_is_refused_with_exit_3_and_named(shop: Shop) -> None:
+    shop.add_version(word=1, verdict=None)
+    refused = shop.cli("promote", "lenet:1", "--to", "production", "--json")
+    assert refused.code == 3
+    assert refused.document["error"]["kind"] == "gate-failed"
+    assert "not validated" in refused.document["error"]["missing"][0]
+    assert "modelreg validate lenet:1" in refused.err
+    assert shop.storage.read_pointer("lenet", "production") is None
+
+
+def test_overridden_gates_stay_visible_everywhere(shop: Shop) -> None:
+    shop.add_version(word=1, verdict=None)
+    silent = shop.cli("promote", "lenet:1", "--to", "production", "--override-gates")
+    assert silent.code == 2
+    assert "--message" in silent.err
+
+    done = shop.cli("promote", "lenet:1", "--to", "production", "--override-gates", "-m", "the demo is at noon")
+    assert done.code == 0
+    for words in (("show", "lenet"), ("show", "lenet:1"), ("history", "lenet"), ("which", "lenet@production")):
+        shown = shop.cli(*words).out
+        assert "overridden" in shown, words
+    assert shop.cli("show", "lenet", "--json").document["channels"][0]["overridden"] == ["cpu fp32: not validated"]
+
+
+def test_a_bare_name_or_latest_is_never_promoted(two_versions: Shop) -> None:
+    shop = two_versions
+    bare = shop.cli("promote", "lenet", "--to", "production")
+    assert bare.code == 2
+    assert "names no version" in bare.err
+    assert shop.cli("promote", "lenet@latest", "--to", "production").code == 2
+    assert shop.cli("promote", "lenet:1", "--to", "latest").code == 2
+
+
+def test_unknown_things_are_named_with_exit_1(two_versions: Shop) -> None:
+    shop = two_versions
+    for words, fact in (
+        (("promote", "lenett:1", "--to", "production"), "'lenett'"),
+        (("promote", "lenet:9", "--to", "production"), "lenet:9"),
+        (("promote", "lenet@staging", "--to", "production"), "lenet@staging"),
+        (("rollback", "lenet", "--channel", "production"), "production"),
+        (("show", "lenet:9"), "lenet:9"),
+        (("which", "lenet@production"), "lenet@production"),
+        (("history", "lenet", "--channel", "qa"), "'qa'"),
+        (("list", "vgg"), "'vgg'"),
+    ):
+        result = shop.cli(*words)
+        assert result.code == 1, words
+        assert fact in result.err, words
+        assert result.out == "", words
+    assert "Did you mean 'lenet'?" in shop.cli("show", "lenett").err
+
+
+def test_dry_runs_and_drills_move_nothing(two_versions: Shop) -> None:
+    shop = two_versions
+    dry = shop.cli("promote", "lenet:1", "--to", "production", "--dry-run", "--json")
+    assert dry.code == 0
+    assert dry.document["targets"][0]["candidates"][0]["reason"] == "passes its gates"
+    assert "would promote lenet:1" in shop.cli("promote", "lenet:1", "--to", "production", "--dry-run").out
+    assert shop.storage.read_pointer("lenet", "production") is None
+
+    shop.cli("promote", "lenet:1", "--to", "production")
+    shop.cli("promote", "lenet:2", "--to", "production")
+    assert "would bring back version 1" in shop.cli("rollback", "lenet", "--to", "production", "--dry-run").out
+    drill = shop.cli("rollback", "lenet", "--channel", "production", "--drill", "--json")
+    assert drill.code == 0
+    assert drill.document["target"]["version"] == 1
+    assert drill.document["verified_bytes"] > 0
+    assert shop.cli("rollback", "lenet", "--to", "production", "--dry-run", "--json").document["dry_run"] is True
+    assert "can go back from version 2 to 1" in shop.cli("rollback", "lenet", "--to", "production", "--drill").out
+    assert shop.cli("rollback", "lenet", "--to", "production", "--drill", "--dry-run").code == 2
+    assert pointer_of(shop) == (2, 2)
+
+
+def test_a_dry_run_of_a_promotion_that_would_be_refused_says_why_with_exit_3(shop: Shop) -> None:
+    shop.add_version(word=1, verdict=None)
+    human = shop.cli("promote", "lenet:1", "--to", "production", "--target", "cpu,sm_90", "--dry-run")
+    assert human.code == 3
+    assert "not validated" in human.out
+    assert "sm_90    no engine" in human.out
+    machine = shop.cli("promote", "lenet:1", "--to", "production", "--target", "cpu,sm_90", "--dry-run", "--json")
+    assert machine.code == 3
+    assert len(machine.document["missing"]) == 2
+
+
+def test_a_rollback_needs_no_database(two_versions: Shop) -> None:
+    shop = two_versions
+    shop.cli("promote", "lenet:1", "--to", "production")
+    shop.cli("promote", "lenet:2", "--to", "production")
+    away = shop.database_path.rename(shop.path / "away.db")
+
+    back = shop.cli("rollback", "lenet", "--channel", "production")
+    assert back.code == 0
+    assert "rolling back from the store alone" in back.err
+    assert pointer_of(shop) == (1, 3)
+    shown = shop.cli("history", "lenet", "--json")
+    assert [row["version"] for row in shown.document["generations"]] == [1, 2, 1]
+    assert shop.cli("which", "lenet@production").code == 0
+    assert shop.cli("promote", "lenet:2", "--to", "production").code == 1
+
+    away.rename(shop.database_path)
+    behind = shop.cli("history", "lenet")
+    assert "the store serves generation 3, the database knows 2" in behind.err
+    assert shop.cli("doctor").code == 1
+    assert shop.cli("doctor", "--fix").code == 0
+    assert history_of(shop)[-1] == (3, 1, "rollback", True)
+
+
+def test_a_damaged_plan_is_found_by_verify_and_refused_by_promote_with_exit_6(two_versions: Shop) -> None:
+    shop = two_versions
+    engine = shop.add_version(word=3)[0]
+    blob = next((shop.path / "store" / "blobs").rglob(engine.plan_digest))
+    blob.chmod(0o644)
+    data = bytearray(blob.read_bytes())
+    data[0] ^= 1
+    blob.write_bytes(data)
+
+    refused = shop.cli("promote", "lenet:3", "--to", "production", "--json")
+    assert refused.code == 6
+    assert refused.document["error"]["kind"] == "integrity"
+    assert shop.storage.read_pointer("lenet", "production") is None
+
+    found = shop.cli("verify", "lenet:3")
+    assert found.code == 6
+    assert engine.plan_digest[:12] in found.out
+    assert shop.cli("verify", "lenet:1").code == 0
+    assert shop.cli("verify").code == 6
+
+
+def test_a_damaged_release_is_not_rolled_back_to(two_versions: Shop) -> None:
+    shop = two_versions
+    first = shop.cli("promote", "lenet:1", "--to", "production", "--json").document["release"]
+    shop.cli("promote", "lenet:2", "--to", "production")
+    plan = shop.path / "store" / "releases" / first / "cpu" / "model.onnx"
+    plan.chmod(0o644)
+    plan.write_bytes(b"x" * plan.stat().st_size)
+    refused = shop.cli("rollback", "lenet", "--channel", "production")
+    assert refused.code == 6
+    assert pointer_of(shop) == (2, 2)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from modelreg.cli.render import clean, count, number, one_line, print_document, short, size
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.0, "0"),
+        (137.0, "137"),
+        (137.253, "137.3"),
+        (1.01947e-07, "1.019e-07"),
+        (0.99996, "0.99996"),
+        (0.99, "0.99"),
+        (0.9999999, "1"),
+        (-0.995, "-0.995"),
+        (1e300, "1e+300"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_measurements_are_short_but_a_cosine_below_one_stays_below_one(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 20, "5.0 MiB"), (3 << 30, "3.0 GiB"), (2 << 40, "2.0 TiB")],
+)
+def test_sizes_are_in_binary_units(size_bytes: int, text: str) -> None:
+    assert size(size_bytes) == text
+
+
+def test_digests_are_shortened_to_twelve_digits() -> None:
+    assert short("0123456789abcdef" * 4) == "0123456789ab"
+    assert short("") == "-"
+
+
+def test_one_thing_is_one() -> None:
+    assert [count(number, "file") for number in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
+
+
+def test_control_characters_are_written_out() -> None:
+    assert clean("a\x1b]0;x\x07\nb") == "a\\x1b]0;x\\x07\nb"
+    assert one_line("a\n  b\tc") == "a b c"
+
+
+def test_a_document_has_a_schema_and_no_number_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    print_document({"name": "größer"})
+    text = capsys.readouterr().out
+    assert text.isascii()
+    assert json.loads(text) == {"schema": 1, "name": "größer"}
+    with pytest.raises(ValueError, match="JSON compliant"):
+        print_document({"measured": float("nan")})

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from modelreg.cli.tables import Column, fit_widths, fold, print_table, text_width
+
+
+@pytest.fixture(autouse=True)
+def narrow_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+
+
+COLUMNS = (Column(header="ID", right=True), Column(header="NAME"), Column(header="WHY", folds=True))
+
+
+def test_columns_are_aligned_and_nothing_trails(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(COLUMNS, [("1", "a", ""), ("20", "bcd", "x")])
+    assert capsys.readouterr().out == "ID  NAME  WHY\n 1  a\n20  bcd   x\n"
+
+
+def test_a_long_cell_folds_under_itself_within_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(COLUMNS, [("1", "abcdef", "the quick brown fox jumps over")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "ID  NAME    WHY",
+        " 1  abcdef  the quick brown",
+        "            fox jumps over",
+    ]
+    assert max(map(len, lines)) <= 30
+
+
+def test_columns_that_do_not_fold_keep_their_width_even_beyond_the_screen() -> None:
+    widths = fit_widths(COLUMNS, [("1", "x" * 40, "the quick brown fox")], width=30)
+    assert widths == [1, 40, 8]
+
+
+def test_the_widest_column_gives_way_first() -> None:
+    columns = (Column(header="A", folds=True), Column(header="B", folds=True))
+    assert fit_widths(columns, [("x" * 10, "y" * 30)], width=32) == [10, 20]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", [""]),
+        ("abc", ["abc"]),
+        ("abcdefghij", ["abcde", "fghij"]),
+        ("ab cd ef", ["ab cd", "ef"]),
+        ("a abcdefg b", ["a", "abcde", "fg b"]),
+        ("漢字漢字", ["漢字", "漢字"]),
+    ],
+)
+def test_text_is_broken_at_spaces_and_in_words_that_are_too_long(text: str, lines: list[str]) -> None:
+    assert fold(text, width=5) == lines
+
+
+def test_wide_characters_take_two_columns_and_marks_none() -> None:
+    assert text_width("漢a") == 3
+    assert text_width("e\u0301") == 1
+
+
+def test_control_characters_are_shown_not_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table((Column(header="A"),), [("\x1b[31mred\nx",)])
+    assert capsys.readouterr().out == "A\n\\x1b[31mred x\n"
+
+
+@pytest.mark.parametrize(("no_color", "environment"), [(True, ""), (False, "1")])
+def test_colour_is_left_out_when_it_is_not_wanted(
+    no_color: bool, environment: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", environment)
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda _stream, color: color is False)
+    print_table((Column(header="A"),), [("fail",)], no_color=no_color)
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_verdicts_are_coloured_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda _stream, color: color is False)
+    print_table((Column(header="A"),), [("fail",), ("other",)])
+    assert capsys.readouterr().out == "\x1b[1mA\x1b[0m\n\x1b[31mfail\x1b[0m\nother\n"

@@ -1,0 +1,43 @@
+import json
+
+import pytest
+
+from modelreg.registry.errors import IntegrityError
+from modelreg.registry.manifest import make_manifest, parse_manifest
+from modelreg.registry.records import Precision
+from modelreg_testing.records import TRT, digest_of, make_engine, make_version
+
+
+def test_a_manifest_reads_back_as_it_was_written() -> None:
+    manifest = make_manifest(
+        make_version(), {"sm_90": make_engine(2, Precision.FP16, target="sm_90", toolchain=TRT), "cpu": make_engine(1)}
+    )
+    assert parse_manifest(manifest.to_bytes(), where="x") == manifest
+    assert manifest.targets == ("cpu", "sm_90")
+    assert [file.path for file in manifest.files] == ["cpu/model.onnx", "sm_90/model.onnx"]
+    assert manifest.engines[1].plan.digest == digest_of(2)
+
+
+def test_the_same_engines_give_the_same_bytes() -> None:
+    first = make_manifest(make_version(), {"a": make_engine(1), "b": make_engine(2)})
+    second = make_manifest(make_version(), {"b": make_engine(2), "a": make_engine(1)})
+    assert first.to_bytes() == second.to_bytes()
+
+
+def test_another_plan_gives_other_bytes() -> None:
+    first = make_manifest(make_version(), {"cpu": make_engine(1)})
+    assert first.to_bytes() != make_manifest(make_version(), {"cpu": make_engine(2)}).to_bytes()
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"format": 1}', b"\xff", b"[" * 100_000])
+def test_what_is_no_manifest_is_refused(data: bytes) -> None:
+    with pytest.raises(IntegrityError, match="release abc"):
+        parse_manifest(data, where="abc")
+
+
+def test_a_newer_format_is_refused_with_the_way_out() -> None:
+    body = json.loads(make_manifest(make_version(), {"cpu": make_engine(1)}).to_bytes())
+    body["format"] = 2
+    with pytest.raises(IntegrityError, match="format 2") as raised:
+        parse_manifest(json.dumps(body).encode(), where="abc")
+    assert "upgrade" in raised.value.hint()

@@ -1,0 +1,211 @@
+import pytest
+
+from modelreg.registry.clock import utc_now
+from modelreg.registry.errors import GateFailedError, NotFoundError
+from modelreg.registry.pointers import Pointer, next_pointer
+from modelreg.registry.promotion import (
+    EngineStanding,
+    PromotionPlan,
+    choose_rollback_generation,
+    judge_engine,
+    override_gates,
+    plan_promotion,
+    require_complete,
+    required_targets,
+)
+from modelreg.registry.records import (
+    ActivationKind,
+    EngineRecord,
+    EngineStatus,
+    GateOutcome,
+    Precision,
+    ValidationRecord,
+    Verdict,
+)
+from modelreg_testing.records import GOLDEN, make_engine, make_gate, make_validation, make_version
+
+FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
+
+
+def prefer_int8(target: str) -> tuple[Precision, ...]:
+    return (INT8, FP32, FP16) if target == "cpu" else (FP16, INT8)
+
+
+def standing(engine: EngineRecord, verdict: Verdict | None = Verdict.PASS) -> EngineStanding:
+    return EngineStanding(engine=engine, validation=None if verdict is None else make_validation(engine, verdict))
+
+
+def plan(
+    *standings: EngineStanding, targets: tuple[str, ...] = ("cpu",), precision: Precision | None = None
+) -> PromotionPlan:
+    return plan_promotion(
+        make_version(),
+        standings,
+        targets=targets,
+        golden_digest=GOLDEN,
+        preference=prefer_int8,
+        precision=precision,
+    )
+
+
+@pytest.mark.parametrize(
+    ("explicit", "configured", "active", "built", "expected"),
+    [
+        (["sm_90"], ["cpu"], ["cpu"], ["cpu"], ("sm_90",)),
+        ([], ["sm_90", "cpu"], [], ["cpu"], ("cpu", "sm_90")),
+        ([], [], ["sm_90"], ["cpu"], ("cpu", "sm_90")),
+        ([], [], [], ["cpu", "cpu"], ("cpu",)),
+        ([], [], [], [], ()),
+    ],
+)
+def test_required_targets(
+    explicit: list[str], configured: list[str], active: list[str], built: list[str], expected: tuple[str, ...]
+) -> None:
+    assert required_targets(explicit=explicit, configured=configured, active=active, built=built) == expected
+
+
+def test_the_preferred_precision_among_those_that_pass_is_chosen() -> None:
+    engines = plan(standing(make_engine(1)), standing(make_engine(2, FP16)), standing(make_engine(3, INT8))).engines
+    assert engines["cpu"].precision is INT8
+
+
+def test_a_preferred_engine_that_fails_gives_way_to_the_next() -> None:
+    made = plan(standing(make_engine(1)), standing(make_engine(3, INT8), Verdict.FAIL))
+    assert made.engines["cpu"].precision is FP32
+    assert made.missing == ()
+    assert [candidate.reason for candidate in made.choices[0].candidates] == [
+        "validation fail: cosine of logits",
+        "passes its gates",
+    ]
+
+
+def test_the_newest_engine_of_a_precision_goes_first() -> None:
+    assert plan(standing(make_engine(1)), standing(make_engine(5))).engines["cpu"].id == 5
+
+
+def test_a_precision_may_be_asked_for() -> None:
+    made = plan(standing(make_engine(1)), standing(make_engine(3, INT8)), precision=FP32)
+    assert made.engines["cpu"].precision is FP32
+    assert "cpu has no engine" in plan(standing(make_engine(1)), precision=INT8).missing[0]
+
+
+def test_a_precision_outside_the_preference_comes_last_but_counts() -> None:
+    assert plan(standing(make_engine(1, Precision.BF16))).engines["cpu"].precision is Precision.BF16
+
+
+def test_every_target_must_be_served_or_none_is() -> None:
+    made = plan(standing(make_engine(1)), targets=("cpu", "sm_90"))
+    assert made.missing == ("sm_90 has no engine",)
+    with pytest.raises(GateFailedError, match="sm_90 has no engine") as raised:
+        require_complete(made)
+    assert raised.value.exit_code == 3
+    assert raised.value.details() == {"missing": ["sm_90 has no engine"]}
+
+
+def test_nothing_built_is_nothing_to_promote() -> None:
+    with pytest.raises(GateFailedError, match="no engine is built"):
+        require_complete(plan(targets=()))
+
+
+@pytest.mark.parametrize(
+    ("engine", "validation", "reason"),
+    [
+        (make_engine(1, status=EngineStatus.FAILED, error="no kernel"), None, "build failed: no kernel"),
+        (make_engine(1), None, "not validated"),
+        (make_engine(1), make_validation(make_engine(1), golden="0" * 64), "validated against another golden set"),
+        (make_engine(1), make_validation(make_engine(1), Verdict.ERROR), "validation error: cosine of logits"),
+        (make_engine(1), make_validation(make_engine(1), Verdict.FAIL, gates=()), "validation fail: no gate ran"),
+        (
+            make_engine(1),
+            make_validation(
+                make_engine(1),
+                Verdict.FAIL,
+                gates=tuple(make_gate(GateOutcome.FAIL, gate=f"g{n}") for n in range(5)),
+            ),
+            "validation fail: g0 of logits, g1 of logits, g2 of logits and 2 more",
+        ),
+    ],
+)
+def test_why_an_engine_may_not_be_activated(
+    engine: EngineRecord, validation: ValidationRecord | None, reason: str
+) -> None:
+    candidate = judge_engine(EngineStanding(engine=engine, validation=validation), golden_digest=GOLDEN)
+    assert (candidate.usable, candidate.reason) == (False, reason)
+
+
+def test_a_pass_against_no_golden_set_is_no_pass() -> None:
+    candidate = judge_engine(standing(make_engine(1)), golden_digest=None)
+    assert not candidate.usable
+
+
+def test_an_override_fills_what_is_missing_and_says_what_it_went_over() -> None:
+    made = override_gates(
+        plan(
+            standing(make_engine(1), Verdict.FAIL),
+            standing(make_engine(2, FP16, target="sm_90")),
+            targets=("cpu", "sm_90"),
+        )
+    )
+    assert made.missing == ()
+    assert made.engines["cpu"].id == 1
+    assert made.overridden == ("cpu fp32: validation fail: cosine of logits",)
+
+
+@pytest.mark.parametrize(
+    "standings", [(), (standing(make_engine(1, status=EngineStatus.FAILED, error="crashed"), None),)]
+)
+def test_an_override_cannot_activate_what_was_not_built(standings: tuple[EngineStanding, ...]) -> None:
+    with pytest.raises(GateFailedError) as raised:
+        override_gates(plan(*standings))
+    assert "modelreg build" in raised.value.hint()
+
+
+def test_an_override_without_any_target_is_refused() -> None:
+    with pytest.raises(GateFailedError):
+        override_gates(plan(targets=()))
+
+
+def pointer(generation: int, rolls_back_to: int | None) -> Pointer:
+    made = next_pointer(
+        None,
+        model="lenet",
+        channel="production",
+        release="a" * 64,
+        version=1,
+        kind=ActivationKind.PROMOTE,
+        rolls_back_to=rolls_back_to,
+        txn="t",
+        actor="ada",
+        message="",
+        at=utc_now(),
+    )
+    from dataclasses import replace
+
+    return replace(made, generation=generation)
+
+
+def test_a_rollback_goes_where_the_pointer_says() -> None:
+    assert choose_rollback_generation(pointer(5, 2), to_generation=None, channel="production") == 2
+
+
+@pytest.mark.parametrize(
+    ("current", "to_generation", "message"),
+    [
+        (None, None, "has no release"),
+        (pointer(1, None), None, "no earlier release than version 1"),
+        (pointer(3, 2), 3, "generation 3 cannot be rolled back to"),
+        (pointer(3, 2), 9, "generation 9 cannot be rolled back to"),
+        (pointer(3, 2), 0, "generation 0 cannot be rolled back to"),
+    ],
+)
+def test_a_rollback_that_leads_nowhere_is_refused(
+    current: Pointer | None, to_generation: int | None, message: str
+) -> None:
+    with pytest.raises(NotFoundError, match=message) as raised:
+        choose_rollback_generation(current, to_generation=to_generation, channel="production")
+    assert raised.value.exit_code == 1
+    assert raised.value.hint()
+
+
+def test_an_earlier_generation_may_be_named() -> None:
+    assert choose_rollback_generation(pointer(5, 2), to_generation=3, channel="production") == 3

@@ -1,0 +1,66 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modelreg.registry import validations
+from modelreg.registry.database import Database
+from modelreg.registry.records import GateOutcome, GateResult, Precision, Verdict
+from modelreg_testing.registry import (
+    ACTOR,
+    add_engine,
+    add_validation,
+    add_version,
+    digest_of,
+    make_database,
+    make_gate,
+    row_counts,
+)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with make_database(tmp_path) as database:
+        yield database
+
+
+def test_a_validation_is_read_back_as_it_was_recorded(database: Database) -> None:
+    gates = [
+        make_gate(),
+        GateResult(gate="finite", subject="y", outcome=GateOutcome.FAIL, measured=float("inf"), worst_samples=(3, 1)),
+        GateResult(gate="off-opt", subject="", outcome=GateOutcome.SKIPPED, reason="no profile"),
+    ]
+    with database.write() as connection:
+        engine = add_engine(connection, add_version(connection))
+        made = validations.record_validation(
+            connection,
+            engine=engine,
+            golden_digest=digest_of("golden"),
+            policy_digest=digest_of("policy"),
+            policy={"name": "int8"},
+            verdict=Verdict.FAIL,
+            gates=gates,
+            report_digest=digest_of("report"),
+            host={"gpu": "H200"},
+            actor=ACTOR,
+        )
+    assert made.gates == tuple(gates)
+    with database.read() as connection:
+        assert validations.newest_validations(connection, engine_ids=[engine.id]) == {engine.id: made}
+
+
+def test_the_newest_verdict_of_each_engine_counts(database: Database) -> None:
+    with database.write() as connection:
+        version = add_version(connection)
+        first = add_engine(connection, version)
+        second = add_engine(connection, version, precision=Precision.FP16)
+        third = add_engine(connection, version, precision=Precision.INT8)
+        add_validation(connection, first, verdict=Verdict.FAIL)
+        kept = add_validation(connection, second, verdict=Verdict.PASS)
+        newest = add_validation(connection, first, verdict=Verdict.PASS)
+    assert row_counts(database)["validation"] == 3
+    with database.read() as connection:
+        found = validations.newest_validations(connection, engine_ids={first.id, second.id, third.id})
+        assert validations.newest_validations(connection, engine_ids=[second.id]) == {second.id: kept}
+        assert validations.newest_validations(connection, engine_ids=[]) == {}
+    assert found == {first.id: newest, second.id: kept}

@@ -1,0 +1,266 @@
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from modelreg.registry import versions
+from modelreg.registry.blobs import list_blobs
+from modelreg.registry.clock import utc_now
+from modelreg.registry.database import Database
+from modelreg.registry.errors import IntegrityError, InvalidReferenceError, NotFoundError
+from modelreg.registry.records import BlobKind, StoredFile
+from modelreg.registry.references import ModelReference, parse_reference
+from modelreg_testing.registry import (
+    ACTOR,
+    activate,
+    add_engine,
+    add_golden_set,
+    add_version,
+    digest_of,
+    make_database,
+    make_source,
+    row_counts,
+)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with make_database(tmp_path) as database:
+        yield database
+
+
+def test_what_was_registered_is_read_back_the_same(database: Database) -> None:
+    files = (
+        StoredFile(path="net.onnx", digest="1" * 64, size_bytes=100),
+        StoredFile(path="weights/b.bin", digest="2" * 64, size_bytes=2**40),
+        StoredFile(path="weights/a.bin", digest="3" * 64, size_bytes=0),
+    )
+    source = replace(make_source("ä"), files=files, unbuildable=("input x is a sequence",), opsets={"": 21, "é": 1})
+    with database.write() as connection:
+        made, created = versions.register_version(
+            connection, model="net", source=source, message="erste\nVersion", tags={"k": "v"}, actor="me"
+        )
+    assert created
+    assert (made.model, made.number, made.source, made.tags) == ("net", 1, source, {"k": "v"})
+    with database.read() as connection:
+        assert versions.get_version(connection, ModelReference(model="net", version=1)) == made
+        kinds = [(blob.digest[0], blob.size_bytes, blob.kind) for blob in list_blobs(connection)]
+    assert kinds == [
+        ("1", 100, BlobKind.SOURCE),
+        ("2", 2**40, BlobKind.EXTERNAL_DATA),
+        ("3", 0, BlobKind.EXTERNAL_DATA),
+    ]
+
+
+def test_a_record_that_a_caller_changes_does_not_change_the_next_one(database: Database) -> None:
+    with database.write() as connection:
+        add_version(connection)
+    with database.read() as connection:
+        first = versions.get_version(connection, ModelReference(model="resnet50"))
+        first.source.opsets["x"] = 1
+        first.source.node_counts.clear()
+        first.tags.clear()
+        second = versions.get_version(connection, ModelReference(model="resnet50"))
+    assert second.source == make_source()
+    assert second.tags == {"run": "0"}
+
+
+def test_numbers_count_up_within_each_model(database: Database) -> None:
+    with database.write() as connection:
+        numbers = [add_version(connection, model=name, word=word).number for word in range(3) for name in ("a", "b")]
+    assert numbers == [1, 1, 2, 2, 3, 3]
+
+
+def test_the_same_bytes_give_the_same_version(database: Database) -> None:
+    with database.write() as connection:
+        first = add_version(connection, word="same")
+        add_version(connection, word="other")
+    rows = row_counts(database)
+    with database.write() as connection:
+        again, created = versions.register_version(
+            connection, model="resnet50", source=make_source("same"), message="other", tags={}, actor="you"
+        )
+    assert not created
+    assert again == first
+    assert row_counts(database) == rows
+
+
+def test_the_same_bytes_under_another_model_are_another_version(database: Database) -> None:
+    with database.write() as connection:
+        assert add_version(connection, model="a").id != add_version(connection, model="b").id
+        assert len(list_blobs(connection)) == 1
+
+
+def test_a_failed_registration_uses_no_number(database: Database) -> None:
+    def fail() -> None:
+        with database.write() as connection:
+            add_version(connection, word="lost")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert set(row_counts(database).values()) == {0}
+    with database.write() as connection:
+        assert add_version(connection, word="kept").number == 1
+
+
+@pytest.mark.parametrize("name", ["", "Model", "a/b", "../x", "a b", "latest", "é", "x" * 129, "-x"])
+def test_a_name_that_is_not_allowed_is_refused(database: Database, name: str) -> None:
+    with database.write() as connection, pytest.raises(InvalidReferenceError):
+        add_version(connection, model=name)
+    assert set(row_counts(database).values()) == {0}
+
+
+def test_a_blob_that_changed_its_size_is_refused(database: Database) -> None:
+    with database.write() as connection:
+        add_version(connection, model="a")
+    wrong = StoredFile(path="model.onnx", digest=make_source().digest, size_bytes=1)
+    with database.write() as connection, pytest.raises(IntegrityError, match="with 4096 bytes, now it has 1"):
+        add_version(connection, model="b", source=make_source(files=[wrong]))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("resnet50", 3),
+        ("resnet50:2", 2),
+        ("models:/resnet50/1", 1),
+        ("resnet50@production", 1),
+        (f"resnet50@sha256:{digest_of('source 1')}", 2),
+    ],
+)
+def test_every_form_of_reference_finds_its_version(database: Database, text: str, number: int) -> None:
+    with database.write() as connection:
+        made = [add_version(connection, word=word) for word in range(3)]
+        engine = add_engine(connection, made[0])
+    activate(database, made[0], engine=engine)
+    with database.read() as connection:
+        assert versions.get_version(connection, parse_reference(text)) == made[number - 1]
+
+
+def test_a_channel_means_its_newest_generation(database: Database) -> None:
+    with database.write() as connection:
+        made = [add_version(connection, word=word) for word in range(2)]
+        built = [add_engine(connection, version) for version in made]
+    current, _ = activate(database, made[1], engine=built[1])
+    activate(database, made[0], engine=built[0], current=current)
+    with database.read() as connection:
+        assert versions.get_version(connection, parse_reference("resnet50@production")) == made[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("resnet05", "there is no model 'resnet05'", "Did you mean 'resnet50'?"),
+        ("vit", "there is no model 'vit'", "Run `modelreg list`."),
+        ("vit@production", "there is no model 'vit'", "Run `modelreg list`."),
+        ("resnet50:9", "there is no resnet50:9", "Run `modelreg show resnet50` to see its versions."),
+        ("resnet50@sha256:" + "0" * 64, "there is no resnet50@sha256:" + "0" * 64, "Run `modelreg show resnet50`"),
+        ("resnet50@prodution", "resnet50@prodution serves nothing", "Did you mean 'production'?"),
+        ("resnet50@test", "resnet50@test serves nothing", "Run `modelreg promote resnet50:VERSION --to test`."),
+    ],
+)
+def test_what_is_not_there_is_named_with_what_is_close(database: Database, text: str, message: str, hint: str) -> None:
+    with database.write() as connection:
+        version = add_version(connection)
+        engine = add_engine(connection, version)
+    activate(database, version, engine=engine)
+    with database.read() as connection, pytest.raises(NotFoundError) as caught:
+        versions.get_version(connection, parse_reference(text))
+    assert str(caught.value) == message
+    assert caught.value.hint().startswith(hint)
+
+
+def test_listing_goes_newest_first_page_by_page(database: Database) -> None:
+    with database.write() as connection:
+        made = [add_version(connection, word=word) for word in range(7)]
+        add_version(connection, model="other", word="x")
+    with database.read() as connection:
+        assert versions.list_versions(connection, model="resnet50") == made[::-1]
+        first = versions.list_versions(connection, model="resnet50", limit=3)
+        second = versions.list_versions(connection, model="resnet50", limit=3, before=first[-1].number)
+        third = versions.list_versions(connection, model="resnet50", limit=3, before=second[-1].number)
+        nothing = versions.list_versions(connection, model="resnet50", limit=3, before=1)
+    assert [version.number for version in first + second + third] == [7, 6, 5, 4, 3, 2, 1]
+    assert nothing == []
+
+
+def test_listing_an_unknown_model_is_an_error(database: Database) -> None:
+    with database.read() as connection, pytest.raises(NotFoundError, match="no model 'vit'"):
+        versions.list_versions(connection, model="vit")
+
+
+def test_models_are_summed_up_by_name(database: Database) -> None:
+    with database.read() as connection:
+        assert versions.list_models(connection) == []
+    with database.write() as connection:
+        made = [add_version(connection, model="z", word=word) for word in range(3)]
+        add_version(connection, model="a")
+        built = [add_engine(connection, version) for version in made]
+    current, _ = activate(database, made[0], engine=built[0])
+    activate(database, made[2], engine=built[2], current=current)
+    with database.read() as connection:
+        found = versions.list_models(connection)
+    assert [(one.name, one.versions, one.newest, one.channels) for one in found] == [
+        ("a", 1, 1, {}),
+        ("z", 3, 3, {"production": (3, 2)}),
+    ]
+
+
+def test_neither_listing_scans_versions_or_activations(database: Database) -> None:
+    """Plans of the two queries that run on large tables: an index search, never a scan of them."""
+    wanted: dict[sa.Select[Any], dict[str, Any]] = {
+        versions._ACTIVE_VERSIONS: {},
+        versions._NEWEST_FIRST: {"of_model": 1, "up_to": 5, "rows": 100},
+        versions._BY_SOURCE: {"model_name": "a", "digest": "b"},
+        versions._BY_NUMBER: {"model_name": "a", "wanted": 1},
+        versions._ACTIVE: {"of_channel": 1},
+    }
+    with database.read() as connection:
+        for statement, parameters in wanted.items():
+            text = f"EXPLAIN QUERY PLAN {statement.compile(dialect=connection.dialect)}"
+            names = statement.compile(dialect=connection.dialect).positiontup or ()
+            values = tuple(parameters.get(name, 1) for name in names)
+            plan = "\n".join(row.detail for row in connection.exec_driver_sql(text, values))
+            assert "SCAN version" not in plan, plan
+            assert "SCAN activation" not in plan, plan
+            assert "TEMP B-TREE FOR ORDER BY" not in plan or statement is versions._ACTIVE_VERSIONS, plan
+
+
+def test_the_newest_golden_set_is_the_one_added_last(database: Database) -> None:
+    with database.write() as connection:
+        version, other = add_version(connection), add_version(connection, word="other")
+        assert versions.newest_golden_set(connection, version_id=version.id) is None
+        add_golden_set(connection, version, word="old")
+        add_golden_set(connection, version, word="new")
+        add_golden_set(connection, other, word="other")
+        found = versions.newest_golden_set(connection, version_id=version.id)
+    assert found is not None
+    assert (found.digest, found.samples, found.origin) == (digest_of("golden new"), 64, {"torch": "2.13", "seed": 0})
+    assert (utc_now() - found.created_at).total_seconds() < 60
+
+
+def test_adding_a_golden_set_again_changes_nothing(database: Database) -> None:
+    with database.write() as connection:
+        version = add_version(connection)
+        add_golden_set(connection, version, word="old")
+        add_golden_set(connection, version, word="new")
+    rows = row_counts(database)
+    with database.write() as connection:
+        again = versions.add_golden_set(
+            connection,
+            version=version,
+            digest=digest_of("golden old"),
+            size_bytes=2048,
+            samples=1,
+            origin={},
+            actor=ACTOR,
+        )
+        newest = versions.newest_golden_set(connection, version_id=version.id)
+    assert row_counts(database) == rows
+    assert again.samples == 64
+    assert newest is not None
+    assert newest.digest == digest_of("golden new")

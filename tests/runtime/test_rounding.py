@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime  # noqa: TID253 - a dependency, and what these tests look at
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from modelreg.runtime.rounding import write_rounded
+from modelreg_testing.onnx_models import make_model, save, value, weight
+
+Array = NDArray[np.generic]
+HALF = TensorProto.FLOAT16
+
+
+def half_net(factor: float) -> onnx.ModelProto:
+    """FP16: dense, times `factor`, divided by it, dense; FP32 at the edges."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Cast", ["x"], ["xh"], name="in", to=HALF),
+        helper.make_node("MatMul", ["xh", "w"], ["a"], name="fc1"),
+        helper.make_node("Mul", ["a", "up"], ["b"], name="grow"),
+        helper.make_node("Mul", ["b", "down"], ["c"], name="shrink"),
+        helper.make_node("MatMul", ["c", "w2"], ["yh"], name="fc2"),
+        helper.make_node("Cast", ["yh"], ["y"], name="out", to=TensorProto.FLOAT),
+    ]
+    return make_model(
+        nodes,
+        inputs=[value("x", ["N", 8])],
+        outputs=[value("y", ["N", 4])],
+        initializers=[
+            weight("w", rng.normal(size=(8, 8)).astype(np.float16)),
+            weight("up", np.array(factor, np.float16)),
+            weight("down", np.array(1 / factor, np.float16)),
+            weight("w2", rng.normal(size=(8, 4)).astype(np.float16)),
+        ],
+    )
+
+
+def inputs(rows: int = 16) -> Array:
+    return np.random.default_rng(1).normal(size=(rows, 8)).astype(np.float32)
+
+
+def run(path: Path, feed: dict[str, Array], level: str = "ORT_ENABLE_ALL") -> Array:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    answer: Array = session.run(None, feed)[0]
+    return answer
+
+
+def rounded(model: onnx.ModelProto, tmp_path: Path) -> Path:
+    write_rounded(save(model, tmp_path / "model.onnx"), tmp_path / "rounded.onnx")
+    return tmp_path / "rounded.onnx"
+
+
+LEVELS = ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+def test_an_overflow_is_seen_at_every_optimisation_level(tmp_path: Path, level: str) -> None:
+    path = rounded(half_net(30_000.0), tmp_path)
+    assert np.isfinite(run(tmp_path / "model.onnx", {"x": inputs()}, level)).all()  # what onnxruntime makes of it
+    found = run(path, {"x": inputs()}, level)
+    want = ReferenceEvaluator(half_net(30_000.0)).run(None, {"x": inputs()})[0]
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(want))
+    assert not np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_value_is_rounded_as_in_true_fp16(tmp_path: Path, level: str) -> None:
+    model = half_net(3.0)
+    path = rounded(model, tmp_path)
+    want = ReferenceEvaluator(model).run(None, {"x": inputs()})[0]
+    found = run(path, {"x": inputs()}, level)
+    unrounded = run(tmp_path / "model.onnx", {"x": inputs()}, level)
+    # An FP16 sum may end one step away, by the order of its terms; without rounding, most values differ.
+    step = np.spacing(np.abs(want).astype(np.float16)).astype(np.float32)
+    assert (np.abs(found - want) <= 4 * step).all()
+    np.testing.assert_array_equal(found, found.astype(np.float16).astype(np.float32))
+    assert (found == want).mean() > 0.5
+    assert (unrounded != found).mean() > 0.5
+
+
+def test_nodes_are_counted_and_casts_stay_alone(tmp_path: Path) -> None:
+    assert write_rounded(save(half_net(2.0), tmp_path / "m.onnx"), tmp_path / "r.onnx") == 4
+
+
+def test_an_fp32_graph_is_left_as_it_is(tmp_path: Path) -> None:
+    node = helper.make_node("Relu", ["x"], ["y"], name="relu")
+    model = make_model([node], inputs=[value("x", ["N", 4])], outputs=[value("y", ["N", 4])])
+    assert write_rounded(save(model, tmp_path / "m.onnx"), tmp_path / "r.onnx") == 0
+    assert [each.op_type for each in onnx.load(tmp_path / "r.onnx").graph.node] == ["Relu"]
+
+
+def test_outputs_of_other_types_are_not_cast(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["s"], name="add"),
+        helper.make_node("ArgMax", ["s"], ["y"], name="argmax", axis=1),
+    ]
+    model = make_model(nodes, inputs=[value("x", ["N", 4], HALF)], outputs=[value("y", ["N", 1], TensorProto.INT64)])
+    feed = np.array([[1, 3, 2, 0]], np.float16)
+    assert run(rounded(model, tmp_path), {"x": feed}).tolist() == [[1]]
+
+
+def test_values_inside_a_branch_are_rounded_too(tmp_path: Path) -> None:
+    def branch(name: str, operator: str) -> onnx.GraphProto:
+        nodes = [
+            helper.make_node("Mul", ["xh", "up"], [f"{name}_m"], name=f"{name}_mul"),
+            helper.make_node(operator, [f"{name}_m", "up"], [f"{name}_y"], name=f"{name}_op"),
+        ]
+        return helper.make_graph(nodes, name, [], [value(f"{name}_y", ["N"], HALF)])
+
+    nodes = [
+        helper.make_node("Cast", ["x"], ["xh"], name="in", to=HALF),
+        helper.make_node(
+            "If", ["flag"], ["yh"], name="if", then_branch=branch("a", "Div"), else_branch=branch("b", "Add")
+        ),
+        helper.make_node("Cast", ["yh"], ["y"], name="out", to=TensorProto.FLOAT),
+    ]
+    model = make_model(
+        nodes,
+        inputs=[value("x", ["N"]), value("flag", [], TensorProto.BOOL)],
+        outputs=[value("y", ["N"])],
+        initializers=[weight("up", np.array(30_000, np.float16))],
+    )
+    feed = {"x": np.array([1.0, 3.0], np.float32), "flag": np.array(True)}
+    found = run(rounded(model, tmp_path), feed)
+    assert found[0] == 1.0
+    assert np.isinf(found[1])
+
+
+def test_ops_of_onnx_runtime_alone_are_rounded(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Gelu", ["x"], ["g"], name="gelu", domain="com.microsoft"),
+        helper.make_node("Mul", ["g", "g"], ["y"], name="square"),
+    ]
+    shape = ["N", 4]
+    model = make_model(
+        nodes,
+        inputs=[value("x", shape, HALF)],
+        outputs=[value("y", shape, HALF)],
+        opsets=[("", 17), ("com.microsoft", 1)],
+    )
+    path = rounded(model, tmp_path)
+    casts = [node.input[0] for node in onnx.load(path).graph.node if node.op_type == "Cast"]
+    assert casts == ["x", "rounded0_g_exact", "g", "rounded0_y_exact"]
+    assert np.isinf(run(path, {"x": np.full((1, 4), 300, np.float16)})).all()
+
+
+def test_weights_outside_the_file_stay_where_they_are(tmp_path: Path) -> None:
+    model = half_net(2.0)
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    write_rounded(tmp_path / "m.onnx", tmp_path / "r.onnx")
+    assert (tmp_path / "r.onnx").stat().st_size < 4000
+    want = run(rounded(half_net(2.0), tmp_path), {"x": inputs()})
+    np.testing.assert_array_equal(run(tmp_path / "r.onnx", {"x": inputs()}), want)

@@ -1,0 +1,33 @@
+"""Work for processes that promote against each other; a module, so that a spawned process can import it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modelreg.registry.database import Database, sqlite_url
+from modelreg.registry.errors import ActivationConflictError
+from modelreg.registry.records import Precision
+from modelreg.registry.references import ModelReference
+from modelreg.registry.releasing import PromotionRequest, Releases
+from modelreg.registry.storage.local import LocalStorage
+
+
+def contend(home: Path, *, model: str, channel: str, attempts: int) -> tuple[int, int]:
+    """Promote the version after the one that is served, on condition that it still is; return (wins, losses)."""
+    storage = LocalStorage(home / "store")
+    wins = losses = 0
+    with Database.open(sqlite_url(home / "registry.db")) as database:
+        releases = Releases(database=database, storage=storage, actor="contender", lock_timeout_s=60.0)
+        for _ in range(attempts):
+            current = storage.read_pointer(model, channel)
+            assert current is not None
+            request = PromotionRequest(preference=lambda _target: (Precision.FP32,), expect_current=current.generation)
+            reference = ModelReference(model=model, version=current.version % 3 + 1)
+            try:
+                releases.promote(reference, channel=channel, request=request)
+            except ActivationConflictError as error:
+                assert error.found > error.expected
+                losses += 1
+            else:
+                wins += 1
+    return wins, losses

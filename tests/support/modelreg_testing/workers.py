@@ -1,0 +1,89 @@
+"""Worker modules with real faults, and the processes that run them."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+FAULTS = textwrap.dedent(
+    """
+    import ctypes, os, sys, time
+
+
+    def echo(request, arrays, report):
+        report(0.5, "halfway")
+        print("a library prints this")
+        return {"request": request, "names": sorted(arrays)}, dict(arrays)
+
+
+    def fail(request, arrays, report):
+        class OddError(Exception):
+            details = {"nodes": ["conv1"]}
+
+        raise OddError("the graph\\nis odd")
+
+
+    def segfault(request, arrays, report):
+        ctypes.string_at(0)
+
+
+    def leave(request, arrays, report):
+        print("leaving now", file=sys.stderr)
+        os._exit(request["code"])
+
+
+    def kill(request, arrays, report):
+        os.kill(os.getpid(), request["signal"])
+
+
+    def hang(request, arrays, report):
+        if request.get("child"):
+            import subprocess
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            report(None, str(child.pid))
+        while True:
+            time.sleep(60)
+
+
+    def spam(request, arrays, report):
+        while True:
+            sys.stderr.write("spam " * 20000)
+
+
+    def garbage(request, arrays, report):
+        for fd in range(3, 40):
+            try:
+                os.write(fd, request["text"].encode())
+            except OSError:
+                pass
+        time.sleep(60)
+
+
+    def odd_array(request, arrays, report):
+        import numpy as np
+        return {}, {"x": np.array([object()])}
+
+
+    def where(request, arrays, report):
+        import registry_shadow_probe
+        return registry_shadow_probe.__file__
+
+
+    def paths(request, arrays, report):
+        return {"path": sys.path, "stdin": os.read(0, 10).decode(), "pythonpath": os.environ.get("PYTHONPATH")}
+
+
+    def exit_inside(request, arrays, report):
+        sys.exit(3)
+
+
+    JOBS = {name: value for name, value in list(globals().items()) if callable(value)}
+    """
+)
+
+
+def write_faults(folder: Path) -> Path:
+    """Write the module with every fault as a job; return its path."""
+    path = folder / "faults.py"
+    path.write_text(FAULTS)
+    return path

@@ -1,0 +1,140 @@
+"""Run an engine over a golden set and measure its outputs, one run at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelreg.registry.records import Json
+from modelreg.registry.tensor_sets import TensorSet, row_chunks
+from modelreg.validators.golden import LABEL, OUTPUT, CheckedGolden, class_scores
+from modelreg.validators.interface import EvaluationPass, Progress, Runner
+from modelreg.validators.metrics import MetricAccumulator, OutputMetrics
+from modelreg.validators.ranking import RankAccumulator, RankMetrics, top1
+
+Array = NDArray[Any]
+
+
+class OutputMismatchError(Exception):
+    """An engine's outputs do not line up with the golden set's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassMeasurement:
+    """What one pass over the golden set found; `error` is empty unless it could not be finished."""
+
+    name: str
+    outputs: dict[str, OutputMetrics]
+    decisions: dict[str, dict[int, Json]]
+    ranks: RankMetrics | None
+    seconds: float
+    error: str = ""
+
+
+def measure_pass(
+    evaluation: EvaluationPass, *, golden: TensorSet, checked: CheckedGolden, progress: Progress
+) -> PassMeasurement:
+    """Return what an engine does with a golden set; its crash is a measurement with an error, no exception."""
+    started = time.perf_counter()
+    outputs = {name: _OutputMeasure(name, golden, checked) for name in checked.scales}
+    error = ""
+    try:
+        with evaluation.open_runner() as runner:
+            _run_all(runner, outputs, golden, checked, lambda done: progress(evaluation.name, done, checked.samples))
+    except OutputMismatchError as mismatch:
+        error = str(mismatch)
+    except Exception as crash:
+        error = _one_line(crash)
+    labelled = outputs[checked.labelled_output] if checked.labelled_output is not None else None
+    return PassMeasurement(
+        name=evaluation.name,
+        outputs={name: output.metrics.result() for name, output in outputs.items()},
+        decisions={name: output.decisions() for name, output in outputs.items()},
+        ranks=labelled.ranks.result() if labelled is not None else None,
+        seconds=time.perf_counter() - started,
+        error=error,
+    )
+
+
+def _run_all(
+    runner: Runner, outputs: Mapping[str, _OutputMeasure], golden: TensorSet, checked: CheckedGolden, done: Any
+) -> None:
+    for batch in checked.feed.iterate_batches(golden):
+        found = runner.run(batch.inputs)
+        for name, output in outputs.items():
+            if name not in found:
+                raise OutputMismatchError(f"the engine has no output {name!r}")
+            output.update(found[name])
+        done(batch.stop)
+    for output in outputs.values():
+        output.finish()
+
+
+class _OutputMeasure:
+    """One output: the metrics, the decisions, and how many golden rows were used up."""
+
+    def __init__(self, name: str, golden: TensorSet, checked: CheckedGolden) -> None:
+        self.metrics = MetricAccumulator(scale=checked.scales[name])
+        self.ranks = RankAccumulator()
+        self._name = name
+        self._golden = golden
+        self._info = golden.tensors[OUTPUT + name]
+        self._is_labelled = name == checked.labelled_output
+        self._offset = 0
+        self._seen: dict[int, Json] = {}
+
+    def update(self, candidate: object) -> None:
+        if not isinstance(candidate, np.ndarray | np.generic):
+            raise OutputMismatchError(f"output {self._name!r} is a {type(candidate).__name__}, no array")
+        rows = np.asarray(candidate)
+        if rows.ndim == 0:
+            rows = rows.reshape(1)
+        if rows.shape[1:] != self._info.shape[1:]:
+            raise OutputMismatchError(
+                f"output {self._name!r} has shape {list(rows.shape)}, the golden set has {list(self._info.shape)}"
+            )
+        if self._offset + len(rows) > self._info.rows:
+            raise OutputMismatchError(f"output {self._name!r} gives more than the golden set's {self._info.rows} rows")
+        for start, stop in row_chunks(self._info):
+            if start >= len(rows):
+                break
+            self._update_chunk(rows[start : min(stop, len(rows))])
+
+    def finish(self) -> None:
+        if self._offset != self._info.rows:
+            raise OutputMismatchError(
+                f"output {self._name!r} gave {self._offset} rows, the golden set has {self._info.rows}"
+            )
+
+    def decisions(self) -> dict[int, Json]:
+        """Return what was expected, got and right in the worst rows of a classifier."""
+        return {worst.row: self._seen[worst.row] for worst in self.metrics.worst if worst.row in self._seen}
+
+    def _update_chunk(self, candidate: Array) -> None:
+        first, self._offset = self._offset, self._offset + len(candidate)
+        reference = self._golden.read(OUTPUT + self._name, first, self._offset)
+        if reference.ndim == 0:
+            reference = reference.reshape(1)
+        self.metrics.update(reference, candidate)
+        if self._is_labelled:
+            labels = self._golden.read(LABEL, first, self._offset)
+            self.ranks.update(class_scores(reference), class_scores(candidate), labels)
+            self._see(first, class_scores(reference), class_scores(candidate), labels)
+
+    def _see(self, first: int, reference: Array, candidate: Array, labels: Array) -> None:
+        rows = [worst.row for worst in self.metrics.worst if worst.row >= first]
+        for row in rows:
+            part = slice(row - first, row - first + 1)
+            expected, got = int(top1(reference[part])[0]), int(top1(candidate[part])[0])
+            self._seen[row] = {"expected": expected, "got": got, "label": int(labels[row - first])}
+        self._seen = self.decisions()
+
+
+def _one_line(crash: Exception) -> str:
+    lines = str(crash).strip().splitlines()
+    return f"{type(crash).__name__}: {lines[0][:300]}" if lines else type(crash).__name__

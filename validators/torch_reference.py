@@ -1,0 +1,272 @@
+"""Run a PyTorch reference once and keep what it says as a golden set. The only module that imports PyTorch.
+
+`FILE.py:factory` runs the user's Python, as the user asked; TorchScript archives (`.pt`, `.ts`) and exported programs
+(`.pt2`) run what is in them. No pickle is ever loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelreg.registry.errors import GoldenSetError, MissingDependencyError, ReferenceModelError
+from modelreg.registry.records import Json, Signature
+from modelreg.registry.tensor_sets import numpy_dtype, open_tensor_set
+from modelreg.validators.feeding import DEFAULT_BATCH
+from modelreg.validators.golden import ACTIVATION, INPUT, LABEL, OUTPUT, check_golden
+from modelreg.validators.reference_inputs import ReferenceBatch, open_inputs
+from modelreg.validators.reference_models import Reference, load_reference
+from modelreg.validators.spool import Spool
+from modelreg.validators.user_code import guard, split_target
+
+Array = NDArray[Any]
+
+
+def capture_reference(
+    *,
+    reference: str,
+    weights: Path | None,
+    inputs: str,
+    signature: Signature,
+    seed: int,
+    activations: bool,
+    destination: Path,
+    batch: int = DEFAULT_BATCH,
+    progress: Callable[[int], None] = lambda _samples: None,
+) -> Json:
+    """Run the reference over the inputs and write the golden set; nothing is left behind on failure.
+
+    Args:
+        reference: `FILE.py:factory`, or the path of a TorchScript archive or an exported program.
+        weights: safetensors, or a `torch.save` file of plain tensors.
+        inputs: An npz, npy or safetensors file, or `FILE.py:iterator`.
+        signature: The ONNX's inputs and outputs; both are matched by name, else by order.
+        seed: For every random generator, before the model is made.
+        activations: Keep the output of every leaf module too, as `activation.NAME`.
+        destination: The safetensors file to make.
+        batch: Samples of one run, where the inputs come from a file and the model leaves it open.
+        progress: Called with the number of samples after each run.
+
+    Returns:
+        Where the set comes from: PyTorch version, seed, batch, samples, and the files' names and digests.
+
+    Raises:
+        MissingDependencyError: PyTorch is not installed.
+        ReferenceModelError: The reference or the iterator failed, or is not deterministic.
+        GoldenSetError: Inputs or outputs do not fit the model.
+    """
+    torch = _import_torch()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_exact(torch, seed))
+        loaded = stack.enter_context(load_reference(torch, reference, weights))
+        batches = stack.enter_context(open_inputs(inputs, signature, batch=batch))
+        spool = stack.enter_context(Spool(destination.parent))
+        first = _run_all(torch, loaded, batches, signature, spool, activations=activations, progress=progress)
+        spool.write(destination, {"batch": str(first)})
+    try:
+        with open_tensor_set(destination) as golden:
+            checked = check_golden(golden, signature)
+    except BaseException:
+        destination.unlink(missing_ok=True)
+        raise
+    return {
+        "kind": loaded.kind,
+        "torch": str(torch.__version__),
+        "seed": seed,
+        "batch": checked.feed.batch,
+        "samples": checked.samples,
+        "activations": activations,
+        "reference": _describe(reference),
+        "weights": _describe(str(weights)) if weights is not None else None,
+        "inputs": _describe(inputs),
+    }
+
+
+def _import_torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependencyError("PyTorch", extra="torch") from error
+    return torch
+
+
+@contextlib.contextmanager
+def _exact(torch: Any, seed: int) -> Iterator[None]:
+    """Compute in plain FP32, deterministically and seeded; everything is put back afterwards."""
+    states = random.getstate(), np.random.get_state()
+    deterministic, precision = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations of PyTorch are no news for its user here
+        try:
+            torch.use_deterministic_algorithms(True)
+            torch.set_float32_matmul_precision("highest")  # no TF32, and no BF16 on the CPU
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+            torch.set_float32_matmul_precision(precision)
+            torch.use_deterministic_algorithms(deterministic)
+
+
+# -- running -----------------------------------------------------------------------------------------------
+def _run_all(
+    torch: Any,
+    reference: Reference,
+    batches: Iterator[ReferenceBatch],
+    signature: Signature,
+    spool: Spool,
+    *,
+    activations: bool,
+    progress: Callable[[int], None],
+) -> int:
+    """Run every batch into the spool; return the size of the first."""
+    first = 0
+    for number, batch in enumerate(batches):
+        with _hooks(torch, reference, activations) as seen:
+            outputs = _run(torch, reference, batch, signature)
+        if number == 0:
+            _check_deterministic(torch, reference, batch, signature, outputs)
+        rows = _keep_inputs(spool, batch, signature, is_first=number == 0)
+        for spec, output in zip(signature.outputs, outputs, strict=True):
+            spool.append(OUTPUT + spec.name, _as_declared(torch, output, spec.name, spec.dtype))
+        for name, tensor in seen.items():
+            spool.append(ACTIVATION + name, _to_numpy(torch, tensor))
+        if batch.labels is not None:
+            spool.append(LABEL, batch.labels)
+        first = first or rows
+        progress(rows)
+    if not first:
+        raise GoldenSetError("the inputs hold no samples")
+    return first
+
+
+def _run(torch: Any, reference: Reference, batch: ReferenceBatch, signature: Signature) -> list[Any]:
+    """Return the outputs as tensors in the ONNX's order."""
+    tensors = {spec.name: _to_torch(torch, reference, batch.inputs[spec.name]) for spec in signature.inputs}
+    with guard("the reference failed"):
+        if _takes_names(reference.module, list(tensors)):
+            result = reference.module(**tensors)
+        else:
+            result = reference.module(*tensors.values())
+    names = [spec.name for spec in signature.outputs]
+    if isinstance(result, Mapping):
+        found = [result[name] for name in names] if set(names) <= set(result) else list(result.values())
+    else:
+        found = list(result) if isinstance(result, tuple | list) else [result]
+    if len(found) != len(names) or not all(isinstance(item, torch.Tensor) for item in found):
+        kinds = ", ".join(type(item).__name__ for item in found)
+        raise ReferenceModelError(f"the reference gives {kinds}; the ONNX has the outputs {', '.join(names)}")
+    return found
+
+
+def _takes_names(module: Any, names: list[str]) -> bool:
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    named = {p.name for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}}
+    return set(names) <= named
+
+
+def _check_deterministic(
+    torch: Any, reference: Reference, batch: ReferenceBatch, signature: Signature, outputs: list[Any]
+) -> None:
+    again = _run(torch, reference, batch, signature)
+    for spec, one, two in zip(signature.outputs, outputs, again, strict=True):
+        if one.shape != two.shape or not torch.equal(torch.nan_to_num(one), torch.nan_to_num(two)):
+            raise ReferenceModelError(
+                f"the reference is not deterministic: output {spec.name!r} differs between two equal runs",
+                hint="Dropout or noise that eval() does not stop, or state that a run changes: take it out.",
+            )
+
+
+@contextlib.contextmanager
+def _hooks(torch: Any, reference: Reference, activations: bool) -> Iterator[dict[str, Any]]:
+    seen: dict[str, Any] = {}
+    if activations and reference.kind != "module":
+        raise ReferenceModelError("activations need FILE.py:factory: an archive has no modules to listen to")
+
+    def listen(name: str) -> Callable[..., None]:
+        def keep(_module: Any, _inputs: Any, output: Any) -> None:
+            if isinstance(output, torch.Tensor):
+                calls = sum(key == name or key.startswith(f"{name}#") for key in seen)
+                seen[f"{name}#{calls + 1}" if calls else name] = output.clone()
+
+        return keep
+
+    handles = [
+        module.register_forward_hook(listen(name))
+        for name, module in reference.module.named_modules()
+        if activations and name and not list(module.children())
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _keep_inputs(spool: Spool, batch: ReferenceBatch, signature: Signature, *, is_first: bool) -> int:
+    """Append the inputs; return how many samples the batch has.
+
+    A fixed input that every run gets whole, beside others that are cut into runs, is kept once.
+    """
+    is_cut = {s.name: s.shape is None or bool(s.shape and not isinstance(s.shape[0], int)) for s in signature.inputs}
+    rows = 1
+    for spec in reversed(signature.inputs):
+        array = batch.inputs[spec.name]
+        is_repeated = bool(spec.shape) and any(is_cut.values()) and not is_cut[spec.name]
+        if array.ndim and not is_repeated:
+            rows = len(array)
+        if is_first or not is_repeated:
+            spool.append(INPUT + spec.name, array)
+    return rows
+
+
+# -- arrays ------------------------------------------------------------------------------------------------
+def _to_torch(torch: Any, reference: Reference, array: Array) -> Any:
+    if array.dtype.name == "bfloat16":
+        tensor = torch.from_numpy(array.view(np.uint16).copy()).view(torch.bfloat16)
+    else:
+        try:
+            tensor = torch.from_numpy(np.array(array))
+        except TypeError as error:
+            raise GoldenSetError(f"PyTorch has no tensors of {array.dtype}") from error
+    return tensor.float() if reference.is_float and tensor.is_floating_point() else tensor
+
+
+def _to_numpy(torch: Any, tensor: Any) -> Array:
+    tensor = tensor.detach().cpu().contiguous()
+    return np.array((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
+
+
+def _as_declared(torch: Any, tensor: Any, name: str, dtype: str) -> Array:
+    """Return an output in the ONNX's dtype: floats are rounded to it, anything else must be it already."""
+    array = _to_numpy(torch, tensor)
+    if dtype in {"unknown", array.dtype.name}:
+        return array
+    if array.dtype.kind != "f" or "float" not in dtype:
+        raise ReferenceModelError(f"output {name!r} of the reference is {array.dtype}, the ONNX has {dtype}")
+    return array.astype(numpy_dtype(dtype))
+
+
+def _describe(text: str) -> Json:
+    """Return a file's name and digest, and the function in it."""
+    path, name = split_target(text) or (Path(text), "")
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return {"file": path.name, "sha256": digest.hexdigest(), **({"name": name} if name else {})}
