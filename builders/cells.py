@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.interface import BuildRequest, OnProgress
 from modelreg.builders.materials import CellFiles, golden_inputs
 from modelreg.builders.planning import CellPlan, CellRequest, PreparedCell, find_existing, plan_cells, prepare_cell
@@ -123,18 +124,9 @@ def _make(
     source = files.materialise_source(cell.version.source, storage)
     inputs = golden_inputs(cell.version, database, storage, files.golden)
     with VariantWorker(log_path=files.log, timeout_s=options.timeout_s) as worker:
-        model, stored = source, files.find_variant(prepared.recipe, cell.version, database, storage)
-        if variant is not None and stored:
-            model = files.variant / stored[0].path
-        elif variant is not None:
-            made = worker.make(
-                source,
-                files.variant / "model.onnx",
-                variant=variant,
-                calibration=prepared.calibration,
-                on_progress=_part(progress, 0.0, 0.5),
-            )
-            model = made[0]
+        stored = files.find_variant(prepared.recipe, cell.version, database, storage)
+        made = (files.variant / stored[0].path,) if stored else _derive(prepared, files, worker, source, progress)
+        model = made[0] if made else source
         result = prepared.builder.build(
             cell.toolchain,
             BuildRequest(
@@ -161,6 +153,21 @@ def _make(
         variant_digest=_variant_digest(stored) or cell.version.source.digest,
         realised={**realised, "checked": result.checked, "translation": list(prepared.translation.steps)},
     )
+
+
+def _derive(
+    prepared: PreparedCell, files: CellFiles, worker: VariantWorker, source: Path, progress: OnProgress
+) -> tuple[Path, ...]:
+    """Return the files that are built in place of the source: the variant, or the source in one file, or none."""
+    target, report = files.variant / "model.onnx", _part(progress, 0.0, 0.5)
+    if prepared.recipe.variant is not None:
+        variant, calibration = prepared.recipe.variant, prepared.calibration
+        return worker.make(source, target, variant=variant, calibration=calibration, on_progress=report)
+    listed = prepared.request.cell.version.source.files
+    if len(listed) > 1 and sum(file.size_bytes for file in listed) <= EXTERNAL_BYTES:
+        # Older releases of ONNX Runtime (1.20) let a plan refer to the external data of its source.
+        return (worker.merge(source, target, on_progress=report),)
+    return ()
 
 
 def _part(progress: OnProgress, first: float, last: float) -> OnProgress:

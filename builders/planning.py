@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from modelreg.builders.backends import builder_of
+from modelreg.builders.backends import builder_of, embedded_toolchain
 from modelreg.builders.calibration import CalibrationSet, check_calibration_set
 from modelreg.builders.interface import Builder, BuildOptions, Cell
 from modelreg.builders.precision import Translation, translate
@@ -80,7 +80,7 @@ def prepare_cell(request: CellRequest) -> PreparedCell:
         backend=cell.toolchain.backend,
         build=builder.default_recipe(options),
         calibration=calibration,
-        tools={name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime")},
+        tools={"onnx": importlib.metadata.version("onnx"), "onnxruntime": embedded_toolchain().version},
     )
     return PreparedCell(
         request=request, translation=translation, recipe=recipe, builder=builder, calibration=calibration

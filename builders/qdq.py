@@ -19,6 +19,7 @@ from modelreg.builders.calibration import iterate_batches
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.graphs import (
     VariantError,
+    first_line,
     load_normalised,
     name_nodes,
     raise_opset,
@@ -95,28 +96,35 @@ def make_int8(
 
 def _prepare(source: Path, scratch: Path, excluded: list[str]) -> tuple[Path, list[str]]:
     """Fold and infer shapes; return the new model and the excluded nodes' names in it."""
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
     model = load_normalised(source)
     require_nodes(model.graph, excluded)
     model = raise_opset(model)
     before = {node.name: node for node in model.graph.node}
-    plain, prepared = scratch / "plain.onnx", scratch / "prepared.onnx"
-    is_big = len(save_model(model, plain)) > 1
-    quant_pre_process(
-        plain,
-        prepared,
-        skip_symbolic_shape=True,
-        save_as_external_data=is_big,
-        all_tensors_to_one_file=True,
-        external_data_location="prepared.data",
-    )
-    folded = onnx.load(prepared)
-    if before and not folded.graph.node:
+    plain, folded, prepared = (scratch / f"{name}.onnx" for name in ("plain", "folded", "prepared"))
+    _fold(plain, folded, is_big=len(save_model(model, plain)) > 1)
+    onnx.shape_inference.infer_shapes_path(folded, prepared)
+    inferred = onnx.load(prepared)
+    if before and not inferred.graph.node:
         raise VariantError("nothing is left of the graph after folding constants: it has no inputs that matter")
-    name_nodes(folded.graph)
-    save_model(folded, prepared)
-    return prepared, [_find_again(folded.graph, before[name]) if name in before else name for name in excluded]
+    name_nodes(inferred.graph)
+    save_model(inferred, prepared)
+    return prepared, [_find_again(inferred.graph, before[name]) if name in before else name for name in excluded]
+
+
+def _fold(model: Path, folded: Path, *, is_big: bool) -> None:
+    """Fold constants and batch norms, which must be gone before nodes are quantised one by one."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(folded)
+    if is_big:
+        name = f"{folded.name}.data"
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", name)
+    try:
+        onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise VariantError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
 
 
 def _find_again(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:

@@ -25,6 +25,17 @@ def make(
     return {"files": [str(path) for path in files]}
 
 
+def merge(
+    request: dict[str, Any], _arrays: dict[str, Any], report: Callable[[float | None, str], None]
+) -> dict[str, Any]:
+    """Write a model with external data as one file; answer with nothing."""
+    import onnx  # noqa: PLC0415 - heavy
+
+    report(None, "merging external data")
+    onnx.save(onnx.load(request["source"]), request["target"])
+    return {}
+
+
 def inspect(
     request: dict[str, Any], _arrays: dict[str, Any], report: Callable[[float | None, str], None]
 ) -> dict[str, Any]:
@@ -35,4 +46,4 @@ def inspect(
     return read_realised(Path(request["plan"]), Path(request["model"]), request["variant"])
 
 
-JOBS = {"make": make, "inspect": inspect}
+JOBS = {"make": make, "merge": merge, "inspect": inspect}

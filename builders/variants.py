@@ -59,6 +59,11 @@ class VariantWorker:
         answer = self._call("make", request, on_progress)
         return tuple(Path(path) for path in answer["files"])
 
+    def merge(self, source: Path, target: Path, *, on_progress: OnProgress) -> Path:
+        """Write `source` with its external data as the one file `target`; return it."""
+        self._call("merge", {"source": str(source), "target": str(target)}, on_progress)
+        return target
+
     def inspect(self, plan: Path, model: Path, *, variant: Json | None, on_progress: OnProgress) -> Json:
         """
         Return the realised precision of a plan made from `model`.

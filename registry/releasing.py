@@ -96,6 +96,7 @@ class DrillReport:
 class _Intent:
     pointer: Pointer
     manifest: Manifest
+    document: bytes
     plan: PromotionPlan
     operation: OperationRecord | None
 
@@ -145,7 +146,7 @@ class Releases:
             _check_expected(channel, current, request.expect_current)
             intent = self._begin_promotion(reference, channel, current, request)
             try:
-                self._lay_out(intent.manifest)
+                self._lay_out(intent)
             except ModelregError as error:
                 self._abort(intent.operation, error)
                 raise
@@ -187,11 +188,12 @@ class Releases:
         plan = self._plan(reference, current, request)
         require_complete(plan)
         manifest = make_manifest(plan.version, plan.engines)
+        document = manifest.to_bytes()
         pointer = next_pointer(
             current,
             model=plan.version.model,
             channel=channel,
-            release=sha256_hex(manifest.to_bytes()),
+            release=sha256_hex(document),
             version=plan.version.number,
             kind=ActivationKind.PROMOTE,
             rolls_back_to=current.generation if current else None,
@@ -213,12 +215,12 @@ class Releases:
                     actor=self._actor,
                 )
                 operation = self._begin_operation(connection, channel_id, release_id, pointer)
-        return _Intent(pointer=pointer, manifest=manifest, plan=plan, operation=operation)
+        return _Intent(pointer=pointer, manifest=manifest, document=document, plan=plan, operation=operation)
 
-    def _lay_out(self, manifest: Manifest) -> None:
-        for file in manifest.files:
+    def _lay_out(self, intent: _Intent) -> None:
+        for file in intent.manifest.files:
             self._storage.verify_blob(file.digest, progress=self._progress)
-        self._storage.publish_release(manifest.to_bytes(), manifest.files)
+        self._storage.publish_release(intent.document, intent.manifest.files)
 
     # -- rollback ------------------------------------------------------------------------------------------
     def preview_rollback(self, model: str, *, channel: str, request: RollbackRequest) -> Pointer:

@@ -32,6 +32,7 @@ from modelreg.registry.errors import (
     WorkerError,
 )
 from modelreg.registry.records import Backend, EngineStatus, Precision, VersionRecord
+from modelreg.runtime.runner import WorkerRunner
 from modelreg_testing.onnx_models import conv_net, make_model, mlp, save_with_external_data, sequence_output, value
 from modelreg_testing.workshop import Workshop, overflowing_net
 
@@ -230,11 +231,6 @@ def test_a_level_that_makes_no_integer_kernels_fails_with_the_nodes(workshop: Wo
     assert (failed.status, failed.files) == (EngineStatus.FAILED, ())
 
 
-def test_fp16_whose_weights_were_folded_back_to_fp32_fails(workshop: Workshop, version: VersionRecord) -> None:
-    with pytest.raises(PrecisionError, match="stores its weights in FP32"):
-        workshop.build(version, Precision.FP16, optimisation_level="all")
-
-
 def test_a_failed_cell_leaves_its_row_and_its_log_and_nothing_else(workshop: Workshop, version: VersionRecord) -> None:
     before = {blob.digest for blob in workshop.storage.iterate_blobs()}
     with pytest.raises(BuildError, match="no node 'conv9'"):
@@ -398,9 +394,20 @@ def test_fp16_types_at_the_edge_are_built_when_asked(workshop: Workshop, version
     assert plan.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
 
 
-def test_an_overflow_in_fp16_does_not_fail_the_build(workshop: Workshop) -> None:
-    """Whether the numbers are good is the gates' business: they run the variant with its rounding kept."""
-    assert workshop.build(workshop.register(overflowing_net()), Precision.FP16).engine.status is EngineStatus.BUILT
+def test_an_overflow_in_fp16_is_built_and_shows_in_the_rounded_run_of_its_variant(workshop: Workshop) -> None:
+    version = workshop.register(overflowing_net())
+    engine = workshop.build(version, Precision.FP16).engine
+    with workshop.database.read() as connection:
+        variant = engines.find_variant(
+            connection, source_digest=version.source.digest, recipe_digest=variant_recipe_digest(engine.recipe)
+        )
+    assert variant is not None
+    feed = {"x": np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)}
+    plan, rounded = workshop.fetch(engine.files, "plan"), workshop.fetch(variant, "variant")
+    with WorkerRunner(plan, backend=Backend.ONNXRUNTIME) as runner:
+        assert np.isfinite(runner.run(feed)["y"]).all()
+    with WorkerRunner(rounded, backend=Backend.ONNXRUNTIME, mode="rounded") as runner:
+        assert not np.isfinite(runner.run(feed)["y"]).all()
 
 
 def test_a_model_without_weights_cannot_become_int8(workshop: Workshop) -> None:

@@ -105,3 +105,11 @@ def test_initialisers_are_counted_by_dtype() -> None:
 def test_an_error_without_words_has_its_class() -> None:
     assert first_line(ValueError("\n  \n")) == "ValueError"
     assert first_line(ValueError("\n  a\nb")) == "a"
+
+
+def test_a_raise_that_loses_the_graph_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mlp()
+    model.opset_import[0].version = 9
+    monkeypatch.setattr(onnx.version_converter, "convert_version", lambda *_: onnx.ModelProto())
+    with pytest.raises(VariantError, match="lost the graph"):
+        raise_opset(model)

@@ -251,3 +251,24 @@ def test_the_same_recipe_gives_the_same_ranges(tmp_path: Path) -> None:
     assert {each.name: each.raw_data for each in one.graph.initializer} == {
         each.name: each.raw_data for each in two.graph.initializer
     }
+
+
+def test_a_model_without_inputs_has_nothing_left_to_quantise(tmp_path: Path) -> None:
+    node = helper.make_node("Neg", ["w"], ["y"], name="neg")
+    model = make_model(
+        [node],
+        inputs=[value("x", ["N", 4])],
+        outputs=[value("y", [4])],
+        initializers=[weight("w", np.ones(4, np.float32))],
+    )
+    with pytest.raises(VariantError, match="nothing is left of the graph"):
+        quantise(model, tmp_path, data=np.ones((8, 4), np.float32))
+
+
+def test_what_onnx_runtime_cannot_load_is_a_reason(tmp_path: Path) -> None:
+    node = helper.make_node("Fly", ["x"], ["y"], name="fly", domain="birds")
+    model = make_model(
+        [node], inputs=[value("x", ["N", 4])], outputs=[value("y", ["N", 4])], opsets=[("", 17), ("birds", 1)]
+    )
+    with pytest.raises(VariantError, match=r"ONNX Runtime cannot load the model: .*Fly"):
+        quantise(model, tmp_path, data=np.ones((8, 4), np.float32))

@@ -41,7 +41,7 @@ def mounted(*arguments: str, at: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", str(at)], check=True)
+        subprocess.run(["umount", "--lazy", str(at)], check=True)  # a failed test may still hold a file
 
 
 @contextmanager

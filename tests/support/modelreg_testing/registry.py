@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import shutil
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -50,7 +49,7 @@ def digest_of(word: object) -> str:
 def make_database(folder: Path, *, name: str = "registry.db") -> Database:
     """Return an open, empty database of the newest schema; migrated once a process, then copied."""
     path = folder / name
-    shutil.copyfile(_template(), path)
+    path.write_bytes(_template())
     return Database.open(sqlite_url(path))
 
 
@@ -277,9 +276,10 @@ def row_counts(database: Database) -> dict[str, int]:
 
 
 @functools.cache
-def _template() -> Path:
+def _template() -> bytes:
     from modelreg.migrations.runner import create_database  # Alembic takes long to import
 
-    path = Path(tempfile.mkdtemp(prefix="modelreg-template-")) / "registry.db"
-    create_database(sqlite_url(path))
-    return path
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "registry.db"
+        create_database(sqlite_url(path))
+        return path.read_bytes()

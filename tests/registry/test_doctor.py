@@ -1,0 +1,156 @@
+from pathlib import Path
+
+import pytest
+
+from modelreg.registry.doctor import Doctor, Finding, Level
+from modelreg.registry.errors import ActivationUnknownError
+from modelreg.registry.records import Precision
+from modelreg.registry.references import ModelReference
+from modelreg.registry.releasing import PromotionRequest, Releases, RollbackRequest
+from modelreg.registry.storage.files import FileOps
+from modelreg.registry.storage.local import LocalStorage
+from modelreg_testing.cli import Shop
+from modelreg_testing.storage_faults import Stopped
+
+
+@pytest.fixture
+def shop(in_memory: Path) -> Shop:
+    made = Shop(in_memory)
+    for word in (1, 2):
+        made.add_version(word=word)
+    return made
+
+
+def promote(shop: Shop, version: int, *, ops: FileOps | None = None) -> None:
+    Releases(database=shop.database(), storage=LocalStorage(shop.path / "store", ops=ops), actor="ada@host").promote(
+        ModelReference(model="lenet", version=version),
+        channel="production",
+        request=PromotionRequest(preference=lambda _target: (Precision.FP32,)),
+    )
+
+
+def doctor(shop: Shop) -> Doctor:
+    return Doctor(database=shop.database(), storage=shop.storage, actor="doctor@host")
+
+
+def bad(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level is not Level.OK]
+
+
+def test_a_sound_registry_is_found_sound(shop: Shop) -> None:
+    promote(shop, 1)
+    findings = doctor(shop).examine()
+    assert bad(findings) == []
+    assert {finding.check for finding in findings} == {
+        "database", "events", "blobs", "leftovers", "release", "pointer",
+    }  # fmt: skip
+
+
+def test_an_empty_registry_is_sound(shop: Shop) -> None:
+    assert bad(doctor(shop).examine()) == []
+
+
+def test_a_missing_database_is_a_problem_and_not_more(shop: Shop) -> None:
+    promote(shop, 1)
+    found = bad(Doctor(database=None, storage=shop.storage, actor="d", why="registry.db is missing").examine())
+    assert [(finding.level, finding.message) for finding in found] == [(Level.PROBLEM, "registry.db is missing")]
+    assert "rollback" in found[0].hint
+
+
+def test_a_missing_blob_is_named(shop: Shop) -> None:
+    with shop.database() as database, database.read() as connection:
+        from modelreg.registry import blobs
+
+        digest = blobs.list_blobs(connection)[0].digest
+    (shop.path / "store" / "blobs" / "sha256" / digest[:2] / digest).unlink()
+    found = bad(doctor(shop).examine())
+    assert [(finding.level, finding.check, finding.subject) for finding in found] == [
+        (Level.DAMAGE, "blobs", digest[:12])
+    ]
+
+
+def test_a_damaged_release_that_is_served_is_damage(shop: Shop) -> None:
+    promote(shop, 1)
+    pointer = shop.storage.read_pointer("lenet", "production")
+    assert pointer is not None
+    plan = shop.path / "store" / "releases" / pointer.release / "cpu" / "model.onnx"
+    plan.chmod(0o644)
+    plan.write_bytes(b"other")
+    found = bad(doctor(shop).examine())
+    assert [(finding.level, finding.check) for finding in found] == [(Level.DAMAGE, "release")]
+
+
+def test_a_damaged_pointer_is_damage(shop: Shop) -> None:
+    promote(shop, 1)
+    path = shop.path / "store" / "channels" / "lenet" / "production" / "pointer.json"
+    path.write_bytes(path.read_bytes().replace(b'"version": 1', b'"version": 2'))
+    found = bad(doctor(shop).examine())
+    assert [(finding.level, finding.check, finding.subject) for finding in found] == [
+        (Level.DAMAGE, "pointer", "lenet@production")
+    ]
+
+
+def test_a_changed_event_is_damage(shop: Shop) -> None:
+    import sqlite3
+
+    raw = sqlite3.connect(shop.database_path)
+    raw.execute("UPDATE event SET actor = 'somebody else' WHERE sequence = 2")
+    raw.commit()
+    raw.close()
+    found = bad(doctor(shop).examine())
+    assert [(finding.level, finding.check, finding.subject) for finding in found] == [
+        (Level.DAMAGE, "events", "event 2")
+    ]
+
+
+def test_a_reserved_generation_and_its_open_operation_are_fixed(shop: Shop) -> None:
+    promote(shop, 1)
+
+    def stop(_number: int, name: str, path: Path) -> None:
+        if name == "replace" and path.name == "pointer.json":
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        promote(shop, 2, ops=FileOps(stop))
+    found = bad(doctor(shop).examine())
+    assert {(finding.level, finding.check) for finding in found} == {
+        (Level.FIXABLE, "pointer"),
+        (Level.FIXABLE, "operation"),
+    }
+    fixed = doctor(shop).repair()
+    assert {finding.level for finding in fixed} == {Level.FIXED, Level.OK}
+    assert bad(doctor(shop).examine()) == []
+    pointer = shop.storage.read_pointer("lenet", "production")
+    assert pointer is not None
+    assert (pointer.generation, pointer.version) == (2, 2)
+
+
+def test_an_unknown_outcome_is_settled_by_reading_the_pointer(shop: Shop) -> None:
+    promote(shop, 1)
+    replaced = False
+
+    def fail(_number: int, name: str, path: Path) -> None:
+        nonlocal replaced
+        if replaced and name == "fsync_dir" and path.name == "production":
+            raise OSError(5, "Input/output error")
+        replaced = replaced or (name == "replace" and path.name == "pointer.json")
+
+    with pytest.raises(ActivationUnknownError):
+        promote(shop, 2, ops=FileOps(fail))
+    assert [finding.check for finding in bad(doctor(shop).examine())] == ["operation", "pointer"]
+    doctor(shop).repair()
+    assert bad(doctor(shop).examine()) == []
+
+
+def test_a_rollback_made_without_the_database_is_recorded(shop: Shop) -> None:
+    promote(shop, 1)
+    promote(shop, 2)
+    Releases(database=None, storage=shop.storage, actor="night").rollback(
+        "lenet", channel="production", request=RollbackRequest()
+    )
+    found = bad(doctor(shop).examine())
+    assert [(finding.level, finding.message) for finding in found] == [
+        (Level.FIXABLE, "the store serves generation 3, the database knows 2")
+    ]
+    doctor(shop).repair()
+    assert bad(doctor(shop).examine()) == []
