@@ -42,6 +42,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Maintain": {
         "verify": "Re-hash what the registry holds.",
         "doctor": "Check that database, store and pointers agree.",
+        "toolchain": "Add, list or remove what engines are built with.",
         "policy": "Show the gates that a precision must pass.",
         "db": "Upgrade the database, or tell its revision.",
     },
@@ -88,7 +89,7 @@ class CommandGroup(click.Group):
         del ctx
         for section, commands in SECTIONS.items():
             with formatter.section(section):
-                formatter.write_dl([(name.ljust(8), line) for name, line in commands.items()])
+                formatter.write_dl([(name.ljust(9), line) for name, line in commands.items()])
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

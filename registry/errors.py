@@ -78,8 +78,16 @@ class PrecisionError(BuildError):
     """The engine did not become the precision that was asked for."""
 
 
+class CellRefusedError(BuildError):
+    """A cell that no toolchain here can build; the other cells are not concerned."""
+
+
 class WorkerError(BuildError):
     """A worker process crashed, hung, or spoke garbage."""
+
+
+class ToolchainError(WorkerError):
+    """A toolchain's interpreter is gone, has no backend, or one that cannot be used."""
 
 
 class GateFailedError(ModelregError):

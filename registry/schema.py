@@ -1,7 +1,8 @@
 """The tables of the registry: SQLAlchemy Core, portable between SQLite and PostgreSQL.
 
-Enums and flags are stored by name. Times are integer microseconds UTC. Rows of version, engine, validation, release,
-activation and event are never updated; `tests/registry/test_schema.py` holds the migrations to this module.
+Enums and flags are stored by name. Times are integer microseconds UTC. Rows of version, toolchain_state, engine,
+validation, release, activation and event are never updated; `tests/registry/test_schema.py` holds the migrations to
+this module.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0002"
 """The Alembic revision that this program reads and writes."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -160,6 +161,19 @@ toolchain = sa.Table(
     *_created(),
     sa.UniqueConstraint("name", "backend", "version", "python"),
 )
+
+toolchain_state = sa.Table(
+    "toolchain_state",
+    metadata,
+    _id(),
+    sa.Column("toolchain_id", sa.ForeignKey("toolchain.id"), nullable=False),
+    sa.Column("name", sa.String(128), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("details", sa.JSON, nullable=False),
+    *_created(),
+    sa.Index(None, "name"),
+)
+"""Registrations, the newest row of a name counts: `active` with what was probed then, or `retired`."""
 
 target = sa.Table(
     "target",

@@ -36,6 +36,8 @@ from modelreg.registry.records import (
     Verdict,
     VersionRecord,
 )
+from modelreg.registry.toolchains import catalogue
+from modelreg.registry.toolchains.probing import Probe
 
 ACTOR = "tester"
 MODEL = "resnet50"
@@ -245,6 +247,8 @@ def populate(database: Database) -> None:
             details={"casts": 12},
             actor=ACTOR,
         )
+        probe = Probe(backend=Backend.TENSORRT_RTX, version="1.7.1.116", python="/opt/rtx/bin/python", details={})
+        catalogue.register_toolchain(connection, name="rtx", probe=probe, actor=ACTOR)
         built = []
         for version in made[:2]:
             add_golden_set(connection, version)

@@ -1,0 +1,152 @@
+"""What an interpreter has to build with, found out in child processes: a backend may crash where it is imported."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modelreg.registry.errors import ToolchainError, WorkerError
+from modelreg.registry.records import Backend, Json, ToolchainRecord, Word
+from modelreg.registry.toolchains.process import Worker, WorkerJobError
+
+PROBE_TIMEOUT_S = 120.0
+_JOB_FILE = Path(__file__).with_name("probe.py")
+_RUNTIME_FACTS = ("python_version", "platform", "module", "cuda", "targets")
+
+
+class ToolchainState(Word):
+    """What became of a registered toolchain."""
+
+    USABLE = "usable"
+    MISSING = "missing"
+    CHANGED = "changed"
+    UNUSABLE = "unusable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A backend that an interpreter has; `details` holds the Python version, CUDA and targets."""
+
+    backend: Backend
+    version: str
+    python: str
+    details: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolchainStanding:
+    """A registered toolchain and what is found in its place now; `reason` says what is not as registered."""
+
+    toolchain: ToolchainRecord
+    state: ToolchainState
+    reason: str = ""
+
+
+def locate_python(given: str) -> str:
+    """
+    Return the interpreter that is meant: a path, a virtual environment's folder, or a command on the PATH.
+
+    Links are kept: through its own path alone an interpreter finds its virtual environment.
+
+    Raises:
+        ToolchainError: There is none.
+    """
+    path = Path(given).expanduser()
+    if path.is_dir():
+        path = path / "bin" / "python"
+    if path.is_file():
+        return str(path.absolute())
+    found = shutil.which(given) if "/" not in given else None
+    if found is None:
+        raise ToolchainError(f"there is no interpreter {given}", hint="Give the path of a Python, or of its venv.")
+    return str(Path(found).absolute())
+
+
+def probe_python(python: str, *, backend: Backend | None = None, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
+    """
+    Return what `python` builds with; without `backend`, the one of TensorRT's that it has, else ONNX Runtime.
+
+    Raises:
+        ToolchainError: It has no backend, has several, or the backend crashes or cannot build; the reason is named.
+    """
+    installed = [Backend(name) for name in _ask(python, "find", {}, what=python, timeout_s=timeout_s)["backends"]]
+    chosen = _choose(installed, backend, python)
+    body = _ask(python, "probe", {"backend": str(chosen)}, what=f"{chosen} of {python}", timeout_s=timeout_s)
+    details = {key: value for key, value in body.items() if key not in ("backend", "version")}
+    return Probe(backend=chosen, version=body["version"], python=python, details=details)
+
+
+def look_again(toolchain: ToolchainRecord, *, timeout_s: float = PROBE_TIMEOUT_S) -> ToolchainStanding:
+    """Return whether a registered toolchain is still what it was; never raises for what is found."""
+
+    def standing(state: ToolchainState, reason: str = "") -> ToolchainStanding:
+        return ToolchainStanding(toolchain=toolchain, state=state, reason=reason)
+
+    if not Path(toolchain.python).is_file():
+        return standing(ToolchainState.MISSING, f"there is no interpreter {toolchain.python}")
+    try:
+        found = _ask(toolchain.python, "find", {}, what=toolchain.python, timeout_s=timeout_s)
+        if str(toolchain.backend) not in found["backends"]:
+            return standing(ToolchainState.MISSING, f"{toolchain.backend} is not installed in {toolchain.python}")
+        probe = probe_python(toolchain.python, backend=toolchain.backend, timeout_s=timeout_s)
+    except WorkerError as error:
+        return standing(ToolchainState.UNUSABLE, str(error))
+    changes = differences(toolchain, probe)
+    return standing(ToolchainState.CHANGED if changes else ToolchainState.USABLE, "; ".join(changes))
+
+
+def differences(toolchain: ToolchainRecord, probe: Probe) -> list[str]:
+    """Return what a probe finds other than registered, one phrase each."""
+    pairs = [("version", toolchain.version, probe.version)]
+    pairs += [(name, toolchain.details.get(name), probe.details.get(name)) for name in _RUNTIME_FACTS]
+    return [f"{name} was {_say(before)}, is {_say(now)}" for name, before, now in pairs if before != now]
+
+
+def _say(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value or "none")
+
+
+def _choose(installed: list[Backend], wanted: Backend | None, python: str) -> Backend:
+    if wanted is not None:
+        if wanted not in installed:
+            has = ", ".join(map(str, installed)) or "no backend"
+            raise ToolchainError(f"{python} has no {wanted}, it has {has}", hint=_install_hint(python))
+        return wanted
+    special = [backend for backend in installed if backend is not Backend.ONNXRUNTIME]
+    if len(special) > 1:
+        names = " and ".join(map(str, special))
+        raise ToolchainError(f"{python} has {names}", hint="Say which one is meant with --backend.")
+    if not installed:
+        known = ", ".join(Backend)
+        raise ToolchainError(f"{python} has no backend (looked for {known})", hint=_install_hint(python))
+    return installed[0]
+
+
+def _install_hint(python: str) -> str:
+    return f"Install one there, for example: {python} -m pip install tensorrt-rtx-cu13-libs tensorrt-rtx-cu13-bindings"
+
+
+def _ask(python: str, job: str, request: Json, *, what: str, timeout_s: float) -> Json:
+    steps: list[str] = []
+    note: Callable[[float | None, str], None] = lambda _fraction, doing: steps.append(doing)  # noqa: E731
+    with tempfile.TemporaryDirectory(prefix="modelreg-probe-") as folder:
+        try:
+            with Worker.start(python, _JOB_FILE, log_path=Path(folder) / "log", timeout_s=timeout_s) as worker:
+                body: Any = worker.call(job, request, timeout_s=timeout_s, on_progress=note)[0]
+        except WorkerError as error:
+            reason = _reason(error, steps)
+            raise ToolchainError(f"{what} cannot be used: {reason}", hint=f"Import it in {python} to see more.") from error
+    answer: Json = body
+    return answer
+
+
+def _reason(error: WorkerError, steps: list[str]) -> str:
+    """Return what happened, and for a crash at which step."""
+    text = " ".join(str(error).split())
+    if isinstance(error, WorkerJobError):
+        return text if error.remote_type == "ProbeError" else f"{error.remote_type}: {text}"
+    return f"{text} while {steps[-1]}" if steps else text

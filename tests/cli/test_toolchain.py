@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from modelreg_testing.cli import Shop
+from modelreg_testing.toolchains import pretend_backend, pretend_python
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    return pretend_python(tmp_path, {"tensorrt_rtx": pretend_backend("1.6.1.120", targets=(86, 89))})
+
+
+def test_a_toolchain_is_added_listed_and_removed(shop: Shop, python: Path) -> None:
+    added = shop.cli("toolchain", "add", "rtx", "--python", python)
+    assert added.code == 0, added.err
+    assert added.out.splitlines()[0] == "toolchain rtx added: tensorrt-rtx 1.6.1.120"
+    assert "builds for sm_86, sm_89" in added.out
+    assert "is registered already" in shop.cli("toolchain", "add", "rtx", "--python", python).out
+    rows = [line.split() for line in shop.cli("toolchain", "list").out.splitlines()]
+    assert rows[1][0] == "onnxruntime"
+    assert rows[2] == ["rtx", "tensorrt-rtx", "1.6.1.120", "sm_86,", "sm_89", "usable"]
+    assert "out of use" in shop.cli("toolchain", "remove", "rtx").out
+    names = [each["name"] for each in shop.cli("toolchain", "list", "--json").document["toolchains"]]
+    assert names == ["onnxruntime"]
+    assert shop.cli("verify", "--events").code == 0
+
+
+def test_the_list_says_what_changed_since(shop: Shop, python: Path, tmp_path: Path) -> None:
+    assert shop.cli("toolchain", "add", "rtx", "--python", python).code == 0
+    pretend_python(tmp_path, {"tensorrt_rtx": pretend_backend("1.7.1.116", targets=(86, 89))})
+    listed = shop.cli("toolchain", "list")
+    assert listed.code == 0
+    assert "changed" in listed.out
+    assert "rtx: version was 1.6.1.120, is 1.7.1.116" in listed.out
+    python.unlink()
+    entry = shop.cli("toolchain", "list", "--json").document["toolchains"][1]
+    assert (entry["state"], entry["reason"]) == ("missing", f"there is no interpreter {python}")
+
+
+def test_a_dry_run_keeps_nothing(shop: Shop, python: Path) -> None:
+    dry = shop.cli("toolchain", "add", "rtx", "--python", python, "--dry-run")
+    assert "would be added" in dry.out
+    assert len(shop.cli("toolchain", "list", "--json").document["toolchains"]) == 1
+    document = shop.cli("toolchain", "add", "rtx", "--python", python, "--json").document
+    assert (document["changed"], document["toolchain"]["version"]) == (True, "1.6.1.120")
+    assert "would be taken" in shop.cli("toolchain", "remove", "rtx", "--dry-run").out
+    assert shop.cli("toolchain", "remove", "rtx", "--json").document["removed"]["name"] == "rtx"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "fact"),
+    [
+        (("add", "x", "--python", "/no/python"), 1, "there is no interpreter /no/python"),
+        (("add", "x", "--python", sys.executable, "--backend", "tensorrt"), 1, "has no tensorrt, it has"),
+        (("add", "x", "--python", sys.executable, "--backend", "cuda"), 2, "'cuda' is not one of"),
+        (("add", "a b", "--python", sys.executable), 2, "a b"),
+        (("add", "onnxruntime", "--python", sys.executable, "--backend", "onnxruntime"), 2, "comes with"),
+        (("remove", "x"), 1, "there is no toolchain 'x'"),
+    ],
+)
+def test_what_cannot_be_added_or_removed_is_one_line(shop: Shop, words: tuple[str, ...], code: int, fact: str) -> None:
+    refused = shop.cli("toolchain", *words)
+    assert refused.code == code
+    assert fact in refused.err
+    assert refused.out == ""
+
+
+def test_an_interpreter_that_segfaults_is_no_toolchain(shop: Shop, tmp_path: Path) -> None:
+    python = pretend_python(tmp_path, {"tensorrt": "import ctypes\nctypes.string_at(0)"})
+    refused = shop.cli("toolchain", "add", "trt", "--python", python, "--backend", "tensorrt")
+    assert refused.code == 1
+    assert "SIGSEGV" in refused.err
+    assert len(shop.cli("toolchain", "list", "--json").document["toolchains"]) == 1
