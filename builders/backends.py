@@ -7,10 +7,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from modelreg.builders.failures import build_error
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.interface import Builder, BuildOptions, BuildRequest, BuildResult, OnProgress, ToolchainSpec
+from modelreg.builders.rtx import RtxBuilder
 from modelreg.registry.errors import BuildError, MissingDependencyError, UsageError
-from modelreg.registry.records import Backend, Json
+from modelreg.registry.records import Backend, Json, Signature
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 
 _ORT_JOBS = Path(__file__).with_name("ort.py")
@@ -23,15 +25,17 @@ class OrtBuilder:
 
     backend: Backend = Backend.ONNXRUNTIME
 
-    def default_recipe(self, options: BuildOptions) -> Json:
+    def default_recipe(self, options: BuildOptions, signature: Signature) -> Json:
         """Return the optimisation level: `extended`, since `all` ties the plan to the CPU that built it."""
+        del signature  # ONNX Runtime takes any shape
         level = options.optimisation_level or "extended"
         if level not in _LEVELS:
             raise UsageError(f"optimisation level {level!r} is none of {', '.join(_LEVELS)} of onnxruntime")
         return {"optimisation_level": level, "seed": options.seed}
 
-    def refuse_target(self, target: str) -> str:
+    def refuse_target(self, target: str, toolchain: ToolchainSpec) -> str:
         """Return why not, for every target but the CPU."""
+        del toolchain
         return "" if target == "cpu" else f"onnxruntime builds for cpu, not for {target}"
 
     def build(self, toolchain: ToolchainSpec, request: BuildRequest, on_progress: OnProgress) -> BuildResult:
@@ -56,7 +60,7 @@ class OrtBuilder:
         return BuildResult(files=files, checked=answer["checked"], build_s=answer["build_s"])
 
 
-BUILDERS: dict[Backend, Builder] = {Backend.ONNXRUNTIME: OrtBuilder()}
+BUILDERS: dict[Backend, Builder] = {Backend.ONNXRUNTIME: OrtBuilder(), Backend.TENSORRT_RTX: RtxBuilder()}
 
 
 def builder_of(backend: Backend) -> Builder:
@@ -94,11 +98,3 @@ def embedded_toolchain() -> ToolchainSpec:
         )
     raise MissingDependencyError("onnxruntime", extra="dev")
 
-
-def build_error(error: WorkerJobError) -> BuildError:
-    """Return a job's exception as a build error: one line, with the hint that the job gave."""
-    hint = error.remote_details.get("hint")
-    message = " ".join(str(error).split())
-    if error.remote_type not in ("VariantError", "OrtBuildError"):
-        message = f"{error.remote_type}: {message}"
-    return BuildError(message[:800], hint=str(hint) if hint else "The build log has the whole story.")

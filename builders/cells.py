@@ -132,7 +132,10 @@ def _make(
             BuildRequest(
                 model=model,
                 source=source,
+                target=cell.target,
+                signature=cell.version.source.signature,
                 recipe=prepared.recipe.body["build"],
+                flags=tuple(prepared.recipe.body["flags"]),
                 size_bytes=sum(path.stat().st_size for path in model.parent.rglob("*") if path.is_file()),
                 inputs=inputs,
                 keep_io_types=variant is None or variant.get("keep_io_types", True),
@@ -142,7 +145,13 @@ def _make(
             ),
             _part(progress, 0.5, 0.95),
         )
-        realised = worker.inspect(result.files[0], model, variant=variant, on_progress=_part(progress, 0.95, 0.98))
+        realised = worker.inspect(
+            result.files[0],
+            model,
+            variant=variant,
+            layers=result.layers,
+            on_progress=_part(progress, 0.95, 0.98),
+        )
     require_precision(realised, asked=cell.precision)
     progress(0.98, "storing")
     if variant is not None and not stored:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from modelreg.registry.records import Backend, Json, Precision, VersionRecord
+from modelreg.builders.profiles import ProfileShapes
+from modelreg.registry.records import Backend, Json, Precision, Signature, VersionRecord
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,6 +83,7 @@ class BuildOptions:
         op_types_to_exclude: Op types that stay in FP32.
         optimisation_level: `disabled`, `basic`, `extended` or `all`; None for the backend's default.
         keep_io_types: Whether inputs and outputs keep their types in FP16.
+        profiles: The ranges of free dimensions, for TensorRT; none for its default.
         seed: Seeds the inputs that the new plan is tried on when there is no golden set.
         timeout_s: Limit of each step in the child process, in seconds.
     """
@@ -91,6 +93,7 @@ class BuildOptions:
     op_types_to_exclude: tuple[str, ...] = ()
     optimisation_level: str | None = None
     keep_io_types: bool = True
+    profiles: tuple[ProfileShapes, ...] = ()
     seed: int = 0
     timeout_s: float = DEFAULT_TIMEOUT_S
 
@@ -103,7 +106,10 @@ class BuildRequest:
     Attributes:
         model: The ONNX to build, with its external data beside it; a variant or the source itself.
         source: The ONNX as registered: what the plan's outputs must look like.
+        target: What to build for.
+        signature: The inputs and outputs of the source.
         recipe: The `build` part of the recipe.
+        flags: The backend's flags, by name.
         size_bytes: Bytes of the model and its external data.
         inputs: Inputs to try the plan on, by name; empty when there is no golden set.
         keep_io_types: Whether the plan's outputs must have the source's types.
@@ -113,7 +119,10 @@ class BuildRequest:
 
     model: Path
     source: Path
+    target: str
+    signature: Signature
     recipe: Json
+    flags: tuple[str, ...]
     size_bytes: int
     inputs: Mapping[str, Array]
     keep_io_types: bool
@@ -124,11 +133,20 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult:
-    """A plan that was saved, loaded again and run: its files (the plan first), and what the run showed."""
+    """
+    A plan that was saved, and where it can be, loaded again and run.
+
+    Attributes:
+        files: The plan first.
+        checked: What running it showed, or `runs` 0 and the reason why it was not run.
+        build_s: Seconds that the backend took.
+        layers: A file with the layers as parsed, where the plan itself cannot be read without a GPU.
+    """
 
     files: tuple[Path, ...]
     checked: Json
     build_s: float
+    layers: Path | None = None
 
 
 class Builder(Protocol):
@@ -139,17 +157,17 @@ class Builder(Protocol):
         """Return what it builds for."""
         ...
 
-    def default_recipe(self, options: BuildOptions) -> Json:
-        """Return the `build` part of the recipe for these options; refuse what the backend does not know."""
+    def default_recipe(self, options: BuildOptions, signature: Signature) -> Json:
+        """Return the `build` part of the recipe for these options; refuse what the backend or the model has not."""
         ...
 
-    def refuse_target(self, target: str) -> str:
-        """Return why the backend cannot build for the target, or an empty string."""
+    def refuse_target(self, target: str, toolchain: ToolchainSpec) -> str:
+        """Return why the toolchain cannot build for the target, or an empty string."""
         ...
 
     def build(self, toolchain: ToolchainSpec, request: BuildRequest, on_progress: OnProgress) -> BuildResult:
         """
-        Build, save, load again and execute one plan in a child process.
+        Build and save one plan in a child process; load it again and execute it where it can run.
 
         Raises:
             BuildError: The backend refused, or what it saved does not run.

@@ -13,7 +13,7 @@ from modelreg.builders.precision import Translation, translate
 from modelreg.builders.recipe import Recipe, make_recipe
 from modelreg.registry import engines
 from modelreg.registry.database import Database
-from modelreg.registry.errors import BuildError, ModelregError, UsageError
+from modelreg.registry.errors import BuildError, CellRefusedError, ModelregError, UsageError
 from modelreg.registry.records import EngineRecord, EngineStatus, Json, Precision
 
 
@@ -68,9 +68,9 @@ def prepare_cell(request: CellRequest) -> PreparedCell:
     if source.unbuildable:
         raise BuildError(f"{cell.version.reference} cannot be built: {'; '.join(source.unbuildable)}")
     builder = builder_of(cell.toolchain.backend)
-    reason = builder.refuse_target(cell.target)
+    reason = builder.refuse_target(cell.target, cell.toolchain)
     if reason:
-        raise BuildError(reason)
+        raise CellRefusedError(reason)
     translation = translate(cell.precision, cell.toolchain.backend, cell.toolchain.version)
     _require_op_types(options.op_types_to_exclude, known=source.node_counts)
     calibration = _calibration(cell, options)
@@ -78,7 +78,7 @@ def prepare_cell(request: CellRequest) -> PreparedCell:
         translation,
         options,
         backend=cell.toolchain.backend,
-        build=builder.default_recipe(options),
+        build=builder.default_recipe(options, source.signature),
         calibration=calibration,
         tools={"onnx": importlib.metadata.version("onnx"), "onnxruntime": embedded_toolchain().version},
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from modelreg.registry.errors import BuildError, PrecisionError
+from modelreg.registry.errors import CellRefusedError, PrecisionError
 from modelreg.registry.records import Backend, Json, Precision
 
 WEIGHTED_OPS = ("Conv", "Gemm", "MatMul")
@@ -62,11 +62,23 @@ class _Row:
     refusal: str = ""
 
 
-def _refused(backend: Backend, precision: Precision, reason: str) -> _Row:
-    return _Row(backend=backend, translation=Translation(precision=precision), refusal=reason)
+_OPEN_END = (1 << 30,)
 
 
-_ORT = Backend.ONNXRUNTIME
+def _refused(
+    backend: Backend,
+    precision: Precision,
+    reason: str,
+    *,
+    first: tuple[int, ...] = (),
+    before: tuple[int, ...] = _OPEN_END,
+) -> _Row:
+    translation = Translation(precision=precision)
+    return _Row(backend=backend, translation=translation, refusal=reason, first=first, before=before)
+
+
+_ORT, _RTX = Backend.ONNXRUNTIME, Backend.TENSORRT_RTX
+_RTX_FIRST = (1, 4)
 _TABLE: tuple[_Row, ...] = (
     _Row(
         backend=_ORT,
@@ -109,6 +121,74 @@ _TABLE: tuple[_Row, ...] = (
             ),
         ),
     ),
+    # TensorRT-RTX: networks are strongly typed, the variant carries the types. TF32 is on by default there, and would
+    # make FP32 of 10 bits what was excluded for its accuracy: the one precision that is named so has it.
+    _Row(
+        backend=_RTX,
+        first=_RTX_FIRST,
+        translation=Translation(
+            precision=Precision.FP32,
+            steps=("the source is built as it is, strongly typed in FP32", "builder flag TF32 is cleared"),
+        ),
+    ),
+    _Row(
+        backend=_RTX,
+        first=_RTX_FIRST,
+        translation=Translation(
+            precision=Precision.TF32,
+            flags=("TF32",),
+            steps=("the source is built as it is, strongly typed in FP32", "builder flag TF32 is set"),
+        ),
+    ),
+    _Row(
+        backend=_RTX,
+        first=_RTX_FIRST,
+        translation=Translation(
+            precision=Precision.FP16,
+            variant="fp16",
+            settings={"blocked_ops": sorted(FP16_BLOCKED_OPS), "max_finite": 65504.0, "min_positive": 5.96e-8},
+            steps=(
+                "a variant with FP16 weights and tensors is made from the source, and built strongly typed",
+                "builder flag TF32 is cleared: what stays in FP32 keeps all its bits",
+            ),
+        ),
+    ),
+    _Row(
+        backend=_RTX,
+        first=_RTX_FIRST,
+        translation=Translation(
+            precision=Precision.INT8,
+            variant="int8",
+            settings={
+                "activation_type": "QInt8",
+                "activation_symmetric": True,  # the parser refuses zero points
+                "weight_type": "QInt8",
+                "weight_symmetric": True,
+                "per_channel": True,
+                "reduce_range": False,
+                "op_types": sorted(WEIGHTED_OPS),
+                "guard_excluded": False,
+                "options": {
+                    "QuantizeBias": False,  # nor does it take INT32 that is dequantised
+                    "AddQDQPairToWeight": False,  # weights stored in INT8; only older TensorRT needs Q nodes there
+                    # Conv, bias, add and activation fuse only without Q/DQ between them.
+                    "OpTypesToExcludeOutputQuantization": sorted(WEIGHTED_OPS),
+                },
+            },
+            steps=(
+                "a variant with Q/DQ nodes is made from the source: static, S8, symmetric, weights per channel",
+                "it is built strongly typed; biases and the outputs of weighted ops are not quantised",
+                "builder flag TF32 is cleared: what stays in FP32 keeps all its bits",
+            ),
+        ),
+    ),
+    _refused(_RTX, Precision.BF16, "BF16 variants are not made yet", first=_RTX_FIRST),
+    _refused(_RTX, Precision.FP8, "FP8 variants are not made yet", first=_RTX_FIRST),
+    _refused(_RTX, Precision.BEST, "its networks are strongly typed and nothing is chosen; name one", first=_RTX_FIRST),
+    *(
+        _refused(_RTX, precision, "TensorRT-RTX before 1.4 does not build for a GPU that is not there", before=_RTX_FIRST)
+        for precision in Precision
+    ),
     _refused(_ORT, Precision.TF32, "TF32 is arithmetic of NVIDIA GPUs; on the CPU, fp32 is FP32"),
     _refused(_ORT, Precision.BF16, "ONNX Runtime has almost no BF16 kernels on the CPU"),
     _refused(_ORT, Precision.FP8, "ONNX Runtime has no FP8 kernels on the CPU"),
@@ -121,17 +201,17 @@ def translate(precision: Precision, backend: Backend, version: str) -> Translati
     Return what `backend` of this version is told for an intent.
 
     Raises:
-        BuildError: The backend cannot do it; says why, and what it can.
+        CellRefusedError: The backend cannot do it; says why, and what it can.
     """
     for row in _rows(backend, version):
         if row.translation.precision is precision:
             if row.refusal:
-                raise BuildError(
+                raise CellRefusedError(
                     f"{precision} cannot be built with {backend} {version}: {row.refusal}",
-                    hint=f"{backend} builds: {', '.join(offered(backend, version))}.",
+                    hint=f"{backend} builds: {', '.join(offered(backend, version)) or 'nothing'}.",
                 )
             return row.translation
-    raise BuildError(f"nothing is known about building {precision} with {backend} {version}")
+    raise CellRefusedError(f"nothing is known about building {precision} with {backend} {version}")
 
 
 def offered(backend: Backend, version: str) -> list[str]:
@@ -182,5 +262,5 @@ def require_precision(realised: Json, *, asked: Precision) -> None:
     if asked is Precision.FP16 and realised.get("storage") != "fp16":
         raise PrecisionError(
             "fp16 was asked, but the optimised graph stores its weights in FP32",
-            hint="Build with --builderOptimizationLevel extended or lower: `all` folds the casts of weights.",
+            hint="Build with optimisation level `extended` or lower: `all` folds the casts of weights.",
         )

@@ -106,7 +106,7 @@ def _fp16(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[st
 
 
 def _int8(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[str, Any]) -> Json:
-    weights = _weights_by_node(made.graph)
+    weights = weights_by_node(made.graph)
     excluded = {
         *variant["excluded_nodes"],
         *(node.name for node in made.graph.node if node.op_type in variant["excluded_op_types"]),
@@ -141,7 +141,8 @@ def _int8(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[st
     }
 
 
-def _weights_by_node(graph: onnx.GraphProto) -> dict[str, str]:
+def weights_by_node(graph: onnx.GraphProto) -> dict[str, str]:
+    """Return the initialiser behind each weighted node, by node name; nodes without constant weights are left out."""
     constants = {tensor.name for tensor in graph.initializer}
     producers = {name: node for node in graph.node for name in node.output}
     found = {node.name: _weight(node, constants, producers) for node in graph.node if node.op_type in WEIGHTED_OPS}

@@ -39,10 +39,14 @@ def merge(
 def inspect(
     request: dict[str, Any], _arrays: dict[str, Any], report: Callable[[float | None, str], None]
 ) -> dict[str, Any]:
-    """Read the realised precision of a plan; answer with what `read_realised` returns."""
+    """Read the realised precision of a plan; answer with what `read_realised` or `read_parsed` returns."""
+    report(None, "reading the realised precision")
+    if request["layers"] is not None:
+        from modelreg.builders.parsed import read_parsed  # noqa: PLC0415 - imports onnx
+
+        return read_parsed(Path(request["layers"]), Path(request["model"]), request["variant"])
     from modelreg.builders.realised import read_realised  # noqa: PLC0415 - imports onnx
 
-    report(None, "reading the realised precision")
     return read_realised(Path(request["plan"]), Path(request["model"]), request["variant"])
 
 

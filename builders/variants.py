@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from modelreg.builders.backends import build_error
+from modelreg.builders.failures import build_error
 from modelreg.builders.calibration import CalibrationSet
 from modelreg.builders.interface import OnProgress
 from modelreg.registry.records import Json
@@ -64,17 +64,23 @@ class VariantWorker:
         self._call("merge", {"source": str(source), "target": str(target)}, on_progress)
         return target
 
-    def inspect(self, plan: Path, model: Path, *, variant: Json | None, on_progress: OnProgress) -> Json:
+    def inspect(
+        self, plan: Path, model: Path, *, variant: Json | None, layers: Path | None, on_progress: OnProgress
+    ) -> Json:
         """
-        Return the realised precision of a plan made from `model`.
+        Return the realised precision of a plan made from `model`, read from `layers` where the builder gave some.
 
         Raises:
             BuildError: The plan cannot be read.
             WorkerError: The child crashed, hung, or spoke garbage.
         """
-        realised: Json = self._call(
-            "inspect", {"plan": str(plan), "model": str(model), "variant": variant}, on_progress
-        )
+        request = {
+            "plan": str(plan),
+            "model": str(model),
+            "variant": variant,
+            "layers": None if layers is None else str(layers),
+        }
+        realised: Json = self._call("inspect", request, on_progress)
         return realised
 
     def _call(self, job: str, request: Mapping[str, Any], on_progress: OnProgress) -> Any:

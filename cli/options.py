@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +13,7 @@ from modelreg.cli.context import Invocation
 from modelreg.registry.references import ModelReference, check_name, parse_reference
 
 if TYPE_CHECKING:
+    from modelreg.builders.profiles import ProfileShapes
     from modelreg.registry.records import Precision
 
 CONTEXT: dict[str, Any] = {
@@ -127,6 +129,42 @@ def read_precision(value: str) -> Precision:
 def read_precisions(value: str | tuple[str, ...]) -> tuple[Precision, ...]:
     """Read comma-separated precisions, in the order given."""
     return tuple(read_precision(word) for word in read_words(value))
+
+
+def profile_options(command: F) -> F:
+    """Add trtexec's options for optimisation profiles; the command gets them paired, as `profiles`."""
+
+    @functools.wraps(command)
+    def with_profiles(*arguments: Any, **options: Any) -> Any:
+        given = {name: options.pop(name) for name in ("numbers", "minima", "optima", "maxima")}
+        return command(*arguments, profiles=_pair_profiles(given), **options)
+
+    shapes = {
+        "minima": (("--minShapes", "--min-shapes"), "Smallest shapes of a profile; repeated for several profiles."),
+        "optima": (("--optShapes", "--opt-shapes"), "Shapes that a profile is tuned for."),
+        "maxima": (("--maxShapes", "--max-shapes"), "Largest shapes of a profile."),
+    }
+    for name, (spellings, text) in reversed(shapes.items()):
+        option = click.option(*spellings, name, multiple=True, metavar="INPUT:1x3x...", help=text)
+        with_profiles = option(with_profiles)
+    number = click.option(
+        "--profile",
+        "numbers",
+        type=click.IntRange(min=0),
+        multiple=True,
+        metavar="N",
+        help="Number of the profile that the shapes beside it are of.",
+    )
+    made: F = number(with_profiles)  # type: ignore[assignment]
+    return made
+
+
+def _pair_profiles(given: dict[str, tuple[Any, ...]]) -> tuple[ProfileShapes, ...]:
+    if not any(given.values()):
+        return ()
+    from modelreg.builders.profiles import pair_profiles
+
+    return pair_profiles(**given)
 
 
 def read_tag(value: str) -> tuple[str, str]:

@@ -6,8 +6,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from modelreg.cli.render import print_note, size
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from rich.console import Console
+    from rich.progress import Progress
 
 Tell = Callable[["float | None", str], None]
 """Called with the part of a step that is done (None when unknown) and what is going on."""
@@ -33,9 +34,14 @@ class Reporter:
     @contextmanager
     def step(self, label: str) -> Iterator[Tell]:
         """Show that `label` is at work; what is called with the part that is done moves the bar."""
+        with self.board() as board, board.step(label) as tell:
+            yield tell
+
+    @contextmanager
+    def board(self, *, total: int = 1) -> Iterator[Board]:
+        """Show several steps at once, also from several threads; with more than one in all, how many are done."""
         if not self._is_live:
-            print_note(f"{label} ...")
-            yield _Lines(label if self._verbose else "")
+            yield _LineBoard(verbose=self._verbose)
             return
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -46,15 +52,7 @@ class Reporter:
             TextColumn("{task.fields[doing]}", markup=False),
         )
         with Progress(*columns, console=self._console(), transient=True) as progress:
-            task = progress.add_task(label, total=None, doing="")
-
-            def tell(fraction: float | None, doing: str) -> None:
-                if fraction is None:
-                    progress.update(task, doing=doing)
-                else:
-                    progress.update(task, total=1.0, completed=fraction, doing=doing)
-
-            yield tell
+            yield _LiveBoard(progress, total=total)
 
     @contextmanager
     def counting_bytes(self, label: str, *, total: int | None = None) -> Iterator[Callable[[int], None]]:
@@ -82,6 +80,52 @@ class Reporter:
         from rich.console import Console
 
         return Console(file=sys.stderr, no_color=self._no_color or None, markup=False, highlight=False)
+
+
+class Board(Protocol):
+    """Where steps are shown while they are at work."""
+
+    def step(self, label: str) -> AbstractContextManager[Tell]:
+        """Show that `label` is at work until the end of the block."""
+        ...
+
+
+class _LiveBoard:
+    """A bar for each step at work, and one for all of them."""
+
+    def __init__(self, progress: Progress, *, total: int) -> None:
+        self._progress = progress
+        self._all = progress.add_task(f"{total} engines", total=total, doing="") if total > 1 else None
+
+    @contextmanager
+    def step(self, label: str) -> Iterator[Tell]:
+        progress = self._progress
+        task = progress.add_task(label, total=None, doing="")
+
+        def tell(fraction: float | None, doing: str) -> None:
+            if fraction is None:
+                progress.update(task, doing=doing)
+            else:
+                progress.update(task, total=1.0, completed=fraction, doing=doing)
+
+        try:
+            yield tell
+        finally:
+            progress.remove_task(task)
+            if self._all is not None:
+                progress.advance(self._all)
+
+
+class _LineBoard:
+    """A line for each step that begins, and with `verbose` for each of its parts."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        self._verbose = verbose
+
+    @contextmanager
+    def step(self, label: str) -> Iterator[Tell]:
+        print_note(f"{label} ...")
+        yield _Lines(label if self._verbose else "")
 
 
 class _Lines:

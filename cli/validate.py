@@ -40,6 +40,7 @@ class _Work:
     version: VersionRecord
     golden: GoldenSetRecord
     engines: list[EngineRecord]
+    skipped: list[tuple[EngineRecord, str]]
     policies: dict[Precision, Policy]
     loosened: dict[Precision, list[str]]
 
@@ -106,10 +107,13 @@ def command(
                     {**validation_document(validation), "engine": engine_document(engine)}
                     for engine, validation in judged
                 ],
+                "skipped": [
+                    {"engine": engine_document(engine), "reason": reason} for engine, reason in work.skipped
+                ],
             }
         )
     else:
-        _print(judged, no_color=invocation.no_color)
+        _print(judged, work.skipped, no_color=invocation.no_color)
     return _conclude(invocation, work, judged)
 
 
@@ -153,7 +157,24 @@ def _plan(
         for precision in wanted
     }
     loosened = {precision: loosened_rules(policies[precision], base=load_policy(precision)) for precision in wanted}
-    return _Work(version=version, golden=golden, engines=chosen, policies=policies, loosened=loosened)
+    reasons = _why_not_here(chosen)
+    return _Work(
+        version=version,
+        golden=golden,
+        engines=[engine for engine in chosen if not reasons[engine.id]],
+        skipped=[(engine, reasons[engine.id]) for engine in chosen if reasons[engine.id]],
+        policies=policies,
+        loosened=loosened,
+    )
+
+
+def _why_not_here(engines: list[EngineRecord]) -> dict[int, str]:
+    """Return for each engine why this host cannot run it, or an empty string."""
+    from modelreg.runtime.host import describe_host
+    from modelreg.runtime.runner import why_not_run
+
+    host = describe_host()
+    return {engine.id: why_not_run(engine.target.name, engine.toolchain.backend, host) for engine in engines}
 
 
 def _validate_all(
@@ -230,9 +251,12 @@ def _record(
         )
 
 
-def _print(judged: list[tuple[EngineRecord, ValidationRecord]], *, no_color: bool) -> None:
-    print_gates([(engine, validation.gates) for engine, validation in judged], no_color=no_color)
-    print_line()
+def _print(
+    judged: list[tuple[EngineRecord, ValidationRecord]], skipped: list[tuple[EngineRecord, str]], *, no_color: bool
+) -> None:
+    if judged:
+        print_gates([(engine, validation.gates) for engine, validation in judged], no_color=no_color)
+        print_line()
     for engine, validation in judged:
         name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
         passed = f"{count_passed(validation)} gates"
@@ -240,21 +264,32 @@ def _print(judged: list[tuple[EngineRecord, ValidationRecord]], *, no_color: boo
         for gate in validation.gates:
             if gate.outcome in ("fail", "error"):
                 print_line(f"  {explain_gate(gate)}")
+    for engine, reason in skipped:
+        print_line(f"engine {engine.id} ({engine.target.name} {engine.precision}): skipped, {reason}")
 
 
 def _conclude(invocation: Invocation, work: _Work, judged: list[tuple[EngineRecord, ValidationRecord]]) -> int:
     bad = [(engine, validation) for engine, validation in judged if validation.verdict != "pass"]
     reference = work.version.reference
-    if not bad:
+    if not bad and not work.skipped:
         if not invocation.as_json:
             print_note(f"next: modelreg promote {reference} --to production")
         return 0
     from modelreg.cli.failures import report_after_result
 
+    total = len(judged) + len(work.skipped)
+    if not bad:
+        names = ", ".join(f"{engine.target.name} {engine.precision}" for engine, _ in work.skipped)
+        return report_after_result(
+            GateFailedError(
+                f"{len(work.skipped)} of {total} engines of {reference} cannot be validated on this host: {names}",
+                hint="Validate them on a host with their GPU, or leave them out with --target.",
+            )
+        )
     names = ", ".join(f"{engine.target.name} {engine.precision}" for engine, _ in bad)
     return report_after_result(
         GateFailedError(
-            f"{len(bad)} of {len(judged)} engines of {reference} do not pass: {names}",
+            f"{len(bad)} of {total} engines of {reference} do not pass: {names}",
             hint=f"The gates above say what was measured; `modelreg show {reference}` keeps showing it.",
         )
     )
@@ -266,8 +301,12 @@ def _preview(invocation: Invocation, work: _Work) -> None:
             {"engine": engine.id, "precision": str(engine.precision), "policy": work.policies[engine.precision].digest}
             for engine in work.engines
         ]
-        print_document({"dry_run": True, "golden_set": work.golden.digest, "engines": engines})
+        skipped = [{"engine": engine.id, "reason": reason} for engine, reason in work.skipped]
+        body = {"golden_set": work.golden.digest, "engines": engines, "skipped": skipped}
+        print_document({"dry_run": True, **body})
         return
+    for engine, reason in work.skipped:
+        print_line(f"would skip engine {engine.id} ({engine.target.name} {engine.precision}): {reason}")
     for engine in work.engines:
         policy = work.policies[engine.precision]
         print_line(

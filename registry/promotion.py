@@ -83,7 +83,7 @@ def judge_engine(standing: EngineStanding, *, golden_digest: str | None) -> Cand
     if engine.status is not EngineStatus.BUILT:
         reason = f"build failed: {engine.error}"
     elif validation is None:
-        reason = "not validated"
+        reason = "not validated" if _was_run(engine) else "not validated, never run"
     elif validation.golden_digest != golden_digest:
         reason = "validated against another golden set"
     elif validation.verdict is not Verdict.PASS:
@@ -91,6 +91,12 @@ def judge_engine(standing: EngineStanding, *, golden_digest: str | None) -> Cand
     else:
         return Candidate(engine=engine, usable=True, reason="passes its gates")
     return Candidate(engine=engine, usable=False, reason=reason)
+
+
+def _was_run(engine: EngineRecord) -> bool:
+    """Return whether the build tried the plan out, which it cannot when it compiles for a GPU that is not there."""
+    runs: object = engine.realised.get("checked", {}).get("runs")
+    return runs != 0
 
 
 def _failed_gates(validation: ValidationRecord) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,11 +30,12 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A machine: its GPUs and the backends that this Python can import."""
+    """A machine: its GPUs, the backends that this Python can import, and their versions where they are known."""
 
     name: str
     gpus: tuple[Gpu, ...]
     backends: frozenset[Backend]
+    versions: Mapping[Backend, str] = field(default_factory=dict)
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -46,18 +49,37 @@ class Host:
             "targets": list(self.targets),
             "gpus": [{"name": gpu.name, "target": gpu.target, "driver": gpu.driver} for gpu in self.gpus],
             "backends": sorted(str(backend) for backend in self.backends),
+            "versions": {str(backend): version for backend, version in sorted(self.versions.items())},
         }
 
 
 def describe_host() -> Host:
     """Return this host. A missing or broken driver means no GPU, never an error."""
-    return Host(name=os.uname().nodename, gpus=_find_gpus(), backends=_find_backends())
+    folders = _find_backends()
+    versions = {backend: version for backend, folder in folders.items() if (version := _read_version(folder))}
+    return Host(name=os.uname().nodename, gpus=_find_gpus(), backends=frozenset(folders), versions=versions)
 
 
-def _find_backends() -> frozenset[Backend]:
-    return frozenset(
-        backend for backend, modules in _BACKEND_MODULES.items() if any(find_spec(name) for name in modules)
-    )
+def _find_backends() -> dict[Backend, Path]:
+    """Return the `__init__.py` of each backend that could be imported; none is."""
+    found: dict[Backend, Path] = {}
+    for backend, modules in _BACKEND_MODULES.items():
+        for name in modules:
+            spec = find_spec(name)
+            if spec is not None:
+                found[backend] = Path(spec.origin or name)
+                break
+    return found
+
+
+def _read_version(module: Path) -> str:
+    """Return the `__version__` that a module's text states, or an empty string: importing it could crash."""
+    try:
+        text = module.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    stated = re.search(r"^__version__\s*=\s*[\"']([^\"']+)[\"']", text, flags=re.MULTILINE)
+    return stated.group(1) if stated else ""
 
 
 def has_driver() -> bool:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelreg.registry.errors import NotFoundError
+from modelreg.registry.errors import IntegrityError, NotFoundError
 from modelreg.registry.manifest import Manifest, ReleasedEngine, parse_manifest
+from modelreg.registry.plans import PlanHeader, disagreement, is_same_version, read_plan_header
 from modelreg.registry.pointers import Pointer
+from modelreg.registry.records import Backend
 from modelreg.registry.references import check_name
 from modelreg.registry.storage.interface import Storage
 from modelreg.runtime.host import Host
+
+_BOUND_TO_VERSION = (Backend.TENSORRT, Backend.TENSORRT_RTX)
+"""Backends that load only what their own version built."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +38,46 @@ class Resolution:
     path: Path | None
 
 
-def judge(engine: ReleasedEngine, host: Host) -> Suitability:
-    """Return whether `host` can load `engine`. Pure: only what the manifest records is compared."""
+def judge(engine: ReleasedEngine, host: Host, *, header: PlanHeader | None = None) -> Suitability:
+    """
+    Return whether `host` can load `engine`. Pure: the manifest, the plan's header and the host are compared.
+
+    Args:
+        engine: The engine as released.
+        host: What would load it.
+        header: What its plan says about itself, for TensorRT; None when that was not read.
+    """
+    reason = _refuse(engine, host, header)
+    return Suitability(engine=engine, usable=not reason, reason=reason or f"runs on {engine.target}")
+
+
+def _refuse(engine: ReleasedEngine, host: Host, header: PlanHeader | None) -> str:
+    if header is not None:
+        found = disagreement(
+            header, backend=engine.backend, version=engine.backend_version, target=engine.target
+        )
+        if found:
+            return f"its plan is not what the release says: {found}"
     if engine.target not in host.targets:
-        found = ", ".join(host.targets)
-        return Suitability(engine=engine, usable=False, reason=f"needs {engine.target}; this host has {found}")
+        return f"needs {engine.target}; this host has {', '.join(host.targets)}"
     if engine.backend not in host.backends:
-        return Suitability(engine=engine, usable=False, reason=f"{engine.backend} is not installed here")
-    return Suitability(engine=engine, usable=True, reason=f"runs on {engine.target}")
+        return f"{engine.backend} is not installed here"
+    installed = host.versions.get(engine.backend, "")
+    if engine.backend in _BOUND_TO_VERSION and installed and not is_same_version(engine.backend_version, installed):
+        return f"needs {engine.backend} {engine.backend_version}; this host has {installed}"
+    return ""
+
+
+def _judge_plan(engine: ReleasedEngine, host: Host, folder: Path | None) -> Suitability:
+    """Judge an engine by its plan's header too, where the plan is a local file."""
+    if folder is None or engine.backend not in _BOUND_TO_VERSION:
+        return judge(engine, host)
+    try:
+        return judge(engine, host, header=read_plan_header(folder / engine.plan.path))
+    except IntegrityError as error:
+        return Suitability(engine=engine, usable=False, reason=str(error))
+    except OSError as error:
+        return Suitability(engine=engine, usable=False, reason=f"its plan cannot be read: {error.strerror}")
 
 
 def resolve(storage: Storage, model: str, channel: str, host: Host) -> Resolution:
@@ -60,13 +97,13 @@ def resolve(storage: Storage, model: str, channel: str, host: Host) -> Resolutio
             hint=f"Promote one: modelreg promote {model}:VERSION --to {channel}",
         )
     manifest = parse_manifest(storage.read_manifest(pointer.release), where=pointer.release[:12])
+    folder = storage.release_path(pointer.release)
     order = {target: rank for rank, target in enumerate(host.targets)}
     candidates = sorted(
-        (judge(engine, host) for engine in manifest.engines),
+        (_judge_plan(engine, host, folder) for engine in manifest.engines),
         key=lambda found: (not found.usable, order.get(found.engine.target, len(order)), found.engine.target),
     )
     chosen = candidates[0].engine if candidates and candidates[0].usable else None
-    folder = storage.release_path(pointer.release)
     return Resolution(
         pointer=pointer,
         manifest=manifest,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from modelreg.registry.errors import MissingDependencyError, ModelregError
 from modelreg.registry.records import Backend, Json
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
+from modelreg.runtime.host import Host
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +24,15 @@ JOB_FILES: dict[Backend, Path] = {Backend.ONNXRUNTIME: Path(__file__).with_name(
 MODES = ("plan", "rounded")
 LOAD_TIMEOUT_S = 600.0
 RUN_TIMEOUT_S = 600.0
+
+
+def why_not_run(target: str, backend: Backend, host: Host) -> str:
+    """Return why `host` cannot run an engine, or an empty string."""
+    if target not in host.targets:
+        return f"needs {target}; this host has {', '.join(host.targets)}"
+    if backend not in JOB_FILES:
+        return f"engines of {backend} cannot be run yet"
+    return ""
 
 
 class RunError(ModelregError):

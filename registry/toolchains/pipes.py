@@ -6,11 +6,30 @@ import contextlib
 import io
 import os
 import select
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _TICK_S = 0.25
+_this_thread = threading.local()
+
+
+@contextlib.contextmanager
+def interrupted_by(stop: threading.Event) -> Iterator[None]:
+    """Let this thread's waits for a child end in `KeyboardInterrupt` once `stop` is set; Ctrl-C reaches one thread."""
+    before = getattr(_this_thread, "stop", None)
+    _this_thread.stop = stop
+    try:
+        yield
+    finally:
+        _this_thread.stop = before
+
+
+def _raise_if_interrupted() -> None:
+    stop: threading.Event | None = getattr(_this_thread, "stop", None)
+    if stop is not None and stop.is_set():
+        raise KeyboardInterrupt
 
 
 class TimedPipe(io.RawIOBase):
@@ -52,6 +71,7 @@ class TimedPipe(io.RawIOBase):
         poll = select.poll()
         poll.register(fd, events)
         while True:
+            _raise_if_interrupted()
             left_s = self.deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError

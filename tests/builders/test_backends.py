@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from modelreg.builders.backends import build_error
+from modelreg.builders.failures import build_error
 from modelreg.registry.toolchains.process import WorkerJobError
 
 

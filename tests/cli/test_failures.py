@@ -14,6 +14,7 @@ import pytest
 
 from modelreg.cli.failures import report, report_after_result, tell, tell_foreign
 from modelreg.registry import errors
+from modelreg.registry.toolchains.process import WorkerJobError
 from modelreg_testing.cli import Shop, run_cli
 
 
@@ -93,6 +94,8 @@ def test_every_error_of_ours_has_a_kind_of_its_own_and_a_known_exit_code() -> No
         errors.ModelregError.__init__(error, "fact")
         if kind is errors.GateFailedError:
             error = errors.GateFailedError("fact")
+        if kind is WorkerJobError:
+            error = WorkerJobError("fact", remote_type="KeyError", remote_details={})
         if kind is errors.ActivationConflictError:
             error = errors.ActivationConflictError("production", expected=1, found=2)
         failure = tell(error)

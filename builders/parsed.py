@@ -1,0 +1,149 @@
+"""The realised precision of an engine that cannot be asked: what types its strongly typed network was parsed with.
+
+TensorRT keeps to the types of such a network. Which kernel runs a layer is decided on the GPU; this does not say.
+Runs in the child process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from modelreg.builders.graphs import initialiser_bytes
+from modelreg.builders.precision import WEIGHTED_OPS
+from modelreg.builders.realised import weights_by_node
+
+Json = dict[str, Any]
+
+_NOTE = "read from the types of the network as parsed: the plan was not run, there was no GPU to ask"
+_WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64", "int8": "int8", "fp8": "fp8"}
+_FLOATS = ("float32", "float16", "bfloat16")
+_WEIGHTED_KINDS = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY")
+_SILENT_KINDS = ("CAST", "CONSTANT", "IDENTITY", "SHAPE", "QUANTIZE", "DEQUANTIZE")
+"""Layers that convert, hold or measure values instead of computing."""
+
+
+def read_parsed(layers: Path, model: Path, variant: Mapping[str, Any] | None) -> Json:
+    """
+    Return what an engine became, in the words of `realised.read_realised`.
+
+    Args:
+        layers: The file that the job of the backend wrote: flags, and every layer with its types.
+        model: The ONNX that was parsed: the variant, or the source.
+        variant: The variant part of the recipe, or None for FP32 and TF32.
+    """
+    found = json.loads(layers.read_text())
+    graph = onnx.load(model, load_external_data=False).graph
+    body: Json = {
+        "storage": "fp32",
+        "compute": _compute(found["layers"], found["flags"]),
+        "ops": _count_kinds(found["layers"]),
+        "initialiser_bytes": initialiser_bytes(graph),
+        "flags": found["flags"],
+        "eligible": 0,
+        "converted": 0,
+        "stayed": [],
+        "kept": [],
+        "unwanted": [],
+        "note": _NOTE,
+    }
+    if variant is None:
+        weighted = sum(_word(layer) == "fp32" for layer in found["layers"] if layer["kind"] in _WEIGHTED_KINDS)
+        return body | ({"eligible": weighted, "converted": weighted} if "TF32" in found["flags"] else {})
+    if variant["kind"] == "fp16":
+        return body | _fp16(found["layers"], graph, variant)
+    return body | _int8(found["layers"], graph, variant)
+
+
+def _fp16(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, Any]) -> Json:
+    op_types = {node.name: str(node.op_type) for node in graph.node}
+    touched: dict[str, set[str]] = {}
+    for layer in layers:
+        if layer["kind"] not in _SILENT_KINDS:
+            for name in layer["nodes"]:
+                types = {dtype for dtype in (*layer["inputs"], *layer["outputs"]) if dtype in _FLOATS}
+                touched.setdefault(name, set()).update(types)
+    blocked = {*variant["settings"]["blocked_ops"], *variant["excluded_op_types"]}
+    converted, stayed, kept, unwanted = 0, [], [], []
+    for name, types in touched.items():
+        if not types:
+            continue
+        op_type = op_types.get(name, "?")
+        label, is_half = f"{name} ({op_type})", "float16" in types
+        if op_type in blocked or name in variant["excluded_nodes"]:
+            (unwanted if types == {"float16"} else kept).append(label)
+        elif is_half:
+            converted += 1
+        else:
+            stayed.append(label)
+    stored = initialiser_bytes(graph)
+    return {
+        "storage": "fp16" if stored.get("float16") or not stored.get("float32") else "fp32",
+        "eligible": converted + len(stayed),
+        "converted": converted,
+        "stayed": stayed,
+        "kept": kept,
+        "unwanted": unwanted,
+    }
+
+
+def _int8(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, Any]) -> Json:
+    op_types = {node.name: str(node.op_type) for node in graph.node}
+    quantised = {name for layer in layers if _is_quantised(layer) for name in layer["nodes"]}
+    excluded_ops = set(variant["excluded_op_types"])
+    converted = 0
+    stayed: list[str] = []
+    kept: list[str] = []
+    unwanted: list[str] = []
+    for name in weights_by_node(graph):
+        label = f"{name} ({op_types[name]})"
+        is_kept = name in variant["excluded_nodes"] or op_types[name] in excluded_ops
+        if name in quantised:
+            converted += 1
+            unwanted += [label] * is_kept
+        else:
+            (kept if is_kept else stayed).append(label)
+    return {
+        "storage": "int8" if initialiser_bytes(graph).get("int8") else "fp32",
+        "eligible": converted + len(stayed),
+        "converted": converted,
+        "stayed": stayed,
+        "kept": kept,
+        "unwanted": unwanted,
+        "note": _NOTE if converted or stayed else f"no {', '.join(WEIGHTED_OPS)} with constant weights to quantise",
+    }
+
+
+def _is_quantised(layer: Json) -> bool:
+    """Return whether a layer multiplies what was dequantised just before: TensorRT makes one INT8 kernel of that."""
+    return layer["kind"] in _WEIGHTED_KINDS and len(layer["sources"]) > 1 and set(layer["sources"][:2]) == {"DEQUANTIZE"}
+
+
+def _word(layer: Json) -> str:
+    if _is_quantised(layer):
+        return "int8"
+    types = [_WORDS[dtype] for dtype in (*layer["outputs"], *layer["inputs"]) if dtype in _WORDS]
+    return types[0] if types else "other"
+
+
+def _compute(layers: Sequence[Json], flags: Sequence[str]) -> str:
+    """Return in what the weighted layers compute, or all layers where none has weights."""
+    words = {_word(layer) for layer in layers if layer["kind"] in _WEIGHTED_KINDS}
+    words = words or {_word(layer) for layer in layers if layer["kind"] not in _SILENT_KINDS} - {"other"}
+    if len(words) != 1:
+        return "mixed" if words else "fp32"
+    word = words.pop()
+    return "tf32" if word == "fp32" and "TF32" in flags else word
+
+
+def _count_kinds(layers: Sequence[Json]) -> dict[str, dict[str, int]]:
+    counted: dict[str, Counter[str]] = {}
+    for layer in layers:
+        word = "casts" if layer["kind"] in _SILENT_KINDS else _word(layer)
+        counted.setdefault(word, Counter())[layer["kind"]] += 1
+    return {word: dict(sorted(each.items())) for word, each in sorted(counted.items())}

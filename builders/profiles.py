@@ -1,0 +1,181 @@
+"""Optimisation profiles: what the user writes, held to the model's inputs before any builder starts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from modelreg.registry.errors import UsageError
+from modelreg.registry.records import Json, Signature, TensorSpec
+
+Shape = tuple[int, ...]
+Shapes = Mapping[str, Shape]
+
+DEFAULT_BATCH = {"min": 1, "opt": 8, "max": 64}
+"""The profile of a model whose batch alone is free; see docs/decisions/0010."""
+
+_POINTS = ("min", "opt", "max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileShapes:
+    """One profile as given: shapes by input; a point that is left out follows from the others."""
+
+    min: Shapes = field(default_factory=dict)
+    opt: Shapes = field(default_factory=dict)
+    max: Shapes = field(default_factory=dict)
+
+
+def parse_shapes(text: str) -> dict[str, Shape]:
+    """
+    Return the shapes in trtexec's spelling: `image:1x3x224x224,mask:1x77`; quotes around a name are dropped.
+
+    Raises:
+        UsageError: It is not of that form, or names an input twice.
+    """
+    shapes: dict[str, Shape] = {}
+    for part in text.split(","):
+        name, found, written = part.strip().rpartition(":")
+        name = name.strip("'\"")
+        numbers = written.split("x") if written not in ("", "scalar") else []
+        if not found or not name or not all(number.isascii() and number.isdigit() for number in numbers):
+            raise UsageError(f"shape {part.strip()!r} is not NAME:1x3x224x224", hint="Several are joined by commas.")
+        if name in shapes:
+            raise UsageError(f"input {name!r} has two shapes in {text!r}")
+        shapes[name] = tuple(int(number) for number in numbers)
+    return shapes
+
+
+def pair_profiles(
+    *, numbers: Sequence[int], minima: Sequence[str], optima: Sequence[str], maxima: Sequence[str]
+) -> tuple[ProfileShapes, ...]:
+    """
+    Return the profiles that repeated options mean: the first of each belongs to profile 0, and so on.
+
+    Raises:
+        UsageError: The options do not pair up, or `numbers` is not 0, 1, 2 and so on.
+    """
+    given = {"--minShapes": minima, "--optShapes": optima, "--maxShapes": maxima}
+    count = max(len(numbers), *(len(texts) for texts in given.values()))
+    if numbers and list(numbers) != list(range(count)):
+        raise UsageError(f"profiles are numbered from 0, each once; --profile has {', '.join(map(str, numbers))}")
+    for option, texts in given.items():
+        if texts and len(texts) != count:
+            raise UsageError(
+                f"{option} is given {len(texts)} times for {count} profiles", hint="Give it once for each profile."
+            )
+    if numbers and not any(given.values()):
+        raise UsageError("--profile has no shapes", hint="Give --minShapes, --optShapes and --maxShapes with it.")
+    pick = lambda texts, index: parse_shapes(texts[index]) if texts else {}  # noqa: E731
+    return tuple(
+        ProfileShapes(min=pick(minima, index), opt=pick(optima, index), max=pick(maxima, index))
+        for index in range(count)
+    )
+
+
+def resolve_profiles(profiles: Sequence[ProfileShapes], signature: Signature) -> list[Json]:
+    """
+    Return the profiles to build with: for each, `min`, `opt` and `max` of every input with free dimensions.
+
+    Without any given, a model whose batch alone is free gets `DEFAULT_BATCH`, and a model of fixed shapes none.
+
+    Raises:
+        UsageError: A profile does not fit the model's inputs, or one is needed and there is none.
+    """
+    free = [spec for spec in signature.inputs if spec.shape is None or _free_axes(spec)]
+    if not profiles:
+        return [{spec.name: _default(spec) for spec in free}] if free else []
+    resolved = [_resolve(profile, index, signature, free) for index, profile in enumerate(profiles)]
+    return resolved if free else []
+
+
+def _default(spec: TensorSpec) -> Json:
+    hint = f"Give its range: --minShapes {spec.name}:… --optShapes {spec.name}:… --maxShapes {spec.name}:…"
+    if spec.shape is None:
+        raise UsageError(f"input {spec.name!r} has no declared shape, so it needs a profile", hint=hint)
+    others = [_say_dimension(spec, axis) for axis in _free_axes(spec) if axis != 0]
+    if others:
+        raise UsageError(
+            f"input {spec.name!r} has free dimensions besides the batch ({', '.join(others)}), so it needs a profile",
+            hint=hint,
+        )
+    return {point: [batch, *spec.shape[1:]] for point, batch in DEFAULT_BATCH.items()}
+
+
+def _resolve(profile: ProfileShapes, index: int, signature: Signature, free: Sequence[TensorSpec]) -> Json:
+    specs = {spec.name: spec for spec in signature.inputs}
+    points = {point: getattr(profile, point) for point in _POINTS}
+    for shapes in points.values():
+        for name in shapes:
+            if name not in specs:
+                raise UsageError(
+                    f"profile {index} is for an input {name!r} that the model does not have",
+                    hint=f"Its inputs: {', '.join(specs)}.",
+                )
+    body: Json = {}
+    for name, spec in specs.items():
+        given = {point: shapes[name] for point, shapes in points.items() if name in shapes}
+        if not given:
+            if spec in free:
+                raise UsageError(f"profile {index} has no shape for input {name!r}, which has free dimensions")
+            continue
+        body[name] = _complete(given)
+        _check(spec, body[name], f"profile {index}, input {name!r}")
+    _check_symbols(body, specs, index)
+    return {spec.name: {point: list(body[spec.name][point]) for point in _POINTS} for spec in free}
+
+
+def _complete(given: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Fill in the points left out: the optimum is the maximum, and an end is the optimum, as trtexec has it."""
+    optimum = given.get("opt") or given.get("max") or given["min"]
+    return {"min": given.get("min", optimum), "opt": optimum, "max": given.get("max", optimum)}
+
+
+def _check(spec: TensorSpec, shapes: Mapping[str, Shape], where: str) -> None:
+    for point, shape in shapes.items():
+        declared = spec.shape if spec.shape is not None else (None,) * len(shape)
+        if len(shape) != len(declared):
+            raise UsageError(
+                f"{where}: {_say(shape)} has {len(shape)} dimensions, the model takes {_say_declared(spec)}"
+            )
+        for axis, (length, fixed) in enumerate(zip(shape, declared, strict=True)):
+            if isinstance(fixed, int) and length != fixed:
+                raise UsageError(
+                    f"{where}: {point} {_say(shape)} has {length} in dimension {axis}, which is fixed at {fixed}"
+                )
+            if length < 1 and not isinstance(fixed, int) and point != "min":
+                raise UsageError(f"{where}: {point} {_say(shape)} is empty")
+    for low, high in (("min", "opt"), ("opt", "max")):
+        if any(a > b for a, b in zip(shapes[low], shapes[high], strict=True)):
+            raise UsageError(f"{where}: {low} {_say(shapes[low])} is above {high} {_say(shapes[high])}")
+
+
+def _check_symbols(body: Mapping[str, Mapping[str, Shape]], specs: Mapping[str, TensorSpec], index: int) -> None:
+    """Refuse two sizes for one symbol: `batch` of two inputs is the same batch."""
+    seen: dict[tuple[str, str], tuple[int, str]] = {}
+    for name, shapes in body.items():
+        for axis, symbol in enumerate(specs[name].shape or ()):
+            for point in _POINTS if isinstance(symbol, str) else ():
+                length = shapes[point][axis]
+                first, where = seen.setdefault((str(symbol), point), (length, name))
+                if first != length:
+                    raise UsageError(
+                        f"profile {index}: {point} of {symbol!r} is {first} for input {where!r} and {length} for {name!r}"
+                    )
+
+
+def _free_axes(spec: TensorSpec) -> list[int]:
+    return [axis for axis, length in enumerate(spec.shape or ()) if not isinstance(length, int)]
+
+
+def _say(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "a scalar"
+
+
+def _say_declared(spec: TensorSpec) -> str:
+    return " x ".join("?" if length is None else str(length) for length in spec.shape or ()) or "a scalar"
+
+
+def _say_dimension(spec: TensorSpec, axis: int) -> str:
+    length = None if spec.shape is None else spec.shape[axis]
+    return str(length) if length else f"dimension {axis}"

@@ -1,0 +1,83 @@
+"""TensorRT-RTX from the parent's side: engines are compiled ahead of time, for GPUs that need not be here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from modelreg.builders.failures import build_error
+from modelreg.builders.interface import BuildOptions, BuildRequest, BuildResult, OnProgress, ToolchainSpec
+from modelreg.builders.profiles import resolve_profiles
+from modelreg.registry.errors import BuildError, UsageError
+from modelreg.registry.plans import PlanHeader, disagreement, read_plan_header
+from modelreg.registry.records import Backend, Json, Signature
+from modelreg.registry.toolchains.process import Worker, WorkerJobError
+
+_JOBS = Path(__file__).with_name("trt_rtx.py")
+
+
+@dataclass(frozen=True, slots=True)
+class RtxBuilder:
+    """Builds plans of TensorRT-RTX for one compute capability each."""
+
+    backend: Backend = Backend.TENSORRT_RTX
+
+    def default_recipe(self, options: BuildOptions, signature: Signature) -> Json:
+        """Return the profiles and what the plan keeps of its layers; the optimisation level changes nothing here."""
+        if options.optimisation_level is not None:
+            raise UsageError(
+                "tensorrt-rtx has no optimisation level", hint="It takes 0 to 5 and builds the same plan with each."
+            )
+        return {"profiles": resolve_profiles(options.profiles, signature), "profiling_verbosity": "DETAILED"}
+
+    def refuse_target(self, target: str, toolchain: ToolchainSpec) -> str:
+        """Return why not, for what this version has no compute capability of."""
+        targets = toolchain.details.get("targets", [])
+        if target in targets:
+            return ""
+        return f"{toolchain.backend} {toolchain.version} builds for {', '.join(targets) or 'nothing'}, not for {target}"
+
+    def build(self, toolchain: ToolchainSpec, request: BuildRequest, on_progress: OnProgress) -> BuildResult:
+        """Build and save one plan in a child process, and hold its header to what was asked."""
+        plan, layers = request.folder / "model.plan", request.log_path.with_name("layers.json")
+        body = {
+            "model": str(request.model),
+            "plan": str(plan),
+            "layers": str(layers),
+            "version": toolchain.version,
+            "target": request.target,
+            "flags": list(request.flags),
+            "keep_io_types": request.keep_io_types,
+            "inputs": {spec.name: spec.dtype for spec in request.signature.inputs},
+            "outputs": {spec.name: spec.dtype for spec in request.signature.outputs},
+            **request.recipe,
+        }
+        with Worker.start(toolchain.python, _JOBS, log_path=request.log_path) as worker:
+            try:
+                answer, _ = worker.call("build", body, timeout_s=request.timeout_s, on_progress=on_progress)
+            except WorkerJobError as error:
+                raise build_error(error) from error
+        header = _check_header(plan, toolchain, request.target)
+        return BuildResult(
+            files=(plan,), checked=_not_run(answer, header), build_s=answer["build_s"], layers=layers
+        )
+
+
+def _check_header(plan: Path, toolchain: ToolchainSpec, target: str) -> PlanHeader:
+    header = read_plan_header(plan)
+    found = disagreement(header, backend=toolchain.backend, version=toolchain.version, target=target)
+    if found:
+        raise BuildError(f"the plan is not what was asked: {found}")
+    return header
+
+
+def _not_run(answer: Json, header: PlanHeader) -> Json:
+    return {
+        "inputs": "none",
+        "shapes": [],
+        "runs": 0,
+        "reason": "compiled ahead of time; a plan of tensorrt-rtx runs on a GPU of its own target alone",
+        "weight_bytes": header.weight_bytes,
+        "warnings": answer["warnings"],
+        "edges": {"inputs": answer["inputs"], "outputs": answer["outputs"]},
+    }

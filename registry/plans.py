@@ -1,0 +1,142 @@
+"""What a TensorRT plan says about itself in its first bytes, read without loading it. Pure but for one read.
+
+TensorRT's part is what its own `trtexec --getPlanVersionOnly` reads. TensorRT-RTX's layout is not documented; it was
+decoded from plans of 1.4 to 1.7, and a plan that does not keep to it is refused. A header tells for what a plan was
+made. That nobody changed the plan since, its digest alone tells.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from modelreg.registry.errors import IntegrityError
+from modelreg.registry.records import Backend
+
+HEADER_BYTES = 4096
+"""As much of a plan as `parse_plan_header` looks at, or all of a smaller one."""
+
+_TENSORRT, _RTX = b"ftrt", b"vtrt"
+_ENGINE, _WEIGHTS = b"NGNE", b"THGW"
+_RTX_HEADER_BYTES = 64
+_SECTION_BYTES = 24
+_MAX_SECTIONS = 64
+_RTX_TARGETS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_120", "sm_121")
+"""The target of each bit of the mask, from the lowest; bits above are set by default and mean nothing known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanHeader:
+    """
+    What a plan's header says.
+
+    Attributes:
+        backend: `tensorrt` or `tensorrt-rtx`.
+        version: The four numbers of the version that built it.
+        targets: What it was compiled for; empty for TensorRT, whose header does not say.
+        weight_bytes: The bytes of its weights as stored; None where the header does not say.
+    """
+
+    backend: Backend
+    version: str
+    targets: tuple[str, ...] = ()
+    weight_bytes: int | None = None
+
+
+def read_plan_header(path: Path) -> PlanHeader:
+    """
+    Return what the plan at `path` says about itself.
+
+    Raises:
+        IntegrityError: It is no plan, or not a whole one.
+    """
+    with path.open("rb") as file:
+        head = file.read(HEADER_BYTES)
+    return parse_plan_header(head, size_bytes=path.stat().st_size, where=path.name)
+
+
+def parse_plan_header(head: bytes, *, size_bytes: int, where: str) -> PlanHeader:
+    """
+    Return what a plan says about itself.
+
+    Args:
+        head: Its first `HEADER_BYTES` bytes, or all of a smaller one.
+        size_bytes: The size of the whole plan.
+        where: What errors call it.
+
+    Raises:
+        IntegrityError: It is no plan, or not a whole one.
+    """
+    magic = head[:4]
+    if magic not in (_TENSORRT, _RTX):
+        raise IntegrityError(f"{where} is no TensorRT plan: it starts with {magic!r}", hint="Build it again.")
+    smallest = 28 if magic == _TENSORRT else _RTX_HEADER_BYTES
+    if len(head) < smallest:
+        raise _truncated(where, f"it has {size_bytes} bytes, its header alone {smallest}")
+    if head[4:8] != bytes(4):
+        raise IntegrityError(f"{where} is a plan of an unknown format", hint="It may be of a newer TensorRT.")
+    version = ".".join(str(number) for number in head[24:28])
+    if magic == _TENSORRT:
+        return PlanHeader(backend=Backend.TENSORRT, version=version)
+    sections = _read_sections(head, size_bytes, where)
+    (mask,) = struct.unpack_from("<I", head, 32)
+    return PlanHeader(
+        backend=Backend.TENSORRT_RTX,
+        version=version,
+        targets=_read_mask(mask),
+        weight_bytes=sections.get(_WEIGHTS, 0),
+    )
+
+
+def _read_mask(mask: int) -> tuple[str, ...]:
+    names = dict(enumerate(_RTX_TARGETS))
+    return tuple(names.get(bit, f"bit{bit}") for bit in range(32) if mask & (1 << bit))
+
+
+def _read_sections(head: bytes, size_bytes: int, where: str) -> dict[bytes, int]:
+    """Return the bytes of each section of an RTX plan, after all that is known of its layout was checked."""
+    sections, total = struct.unpack_from("<QQ", head, 8)
+    if total != size_bytes:
+        fact = f"its header says {total} bytes, the file has {size_bytes}"
+        raise _truncated(where, fact) if size_bytes < total else IntegrityError(f"{where} is damaged: {fact}")
+    end = _RTX_HEADER_BYTES + sections * _SECTION_BYTES
+    if head[28:32] != _RTX or not 0 < sections <= _MAX_SECTIONS or end > min(len(head), total):
+        raise IntegrityError(f"{where} is damaged: its header is not that of a TensorRT-RTX plan")
+    found = [_read_section(head, index) for index in range(sections)]
+    if _ENGINE not in (tag for tag, _, _ in found):
+        raise IntegrityError(f"{where} is damaged: it has no engine section")
+    for tag, offset, length in found:
+        if offset < end or offset + length > total:
+            raise IntegrityError(f"{where} is damaged: its section {tag!r} lies outside the file")
+    return {tag: length for tag, _, length in found}
+
+
+def _read_section(head: bytes, index: int) -> tuple[bytes, int, int]:
+    start = _RTX_HEADER_BYTES + index * _SECTION_BYTES
+    offset, length = struct.unpack_from("<QQ", head, start + 8)
+    return head[start : start + 4], offset, length
+
+
+def _truncated(where: str, fact: str) -> IntegrityError:
+    return IntegrityError(f"{where} is truncated: {fact}", hint="Fetch or build it again.")
+
+
+def disagreement(header: PlanHeader, *, backend: Backend, version: str, target: str) -> str:
+    """Return what a plan's header says other than expected, or an empty string."""
+    if header.backend is not backend:
+        return f"its header is of {header.backend}, not of {backend}"
+    if not is_same_version(header.version, version):
+        return f"its header says {backend} {header.version}, not {version}"
+    if header.targets and header.targets != (target,):
+        return f"its header says {', '.join(header.targets)}, not {target}"
+    if backend is Backend.TENSORRT_RTX and not header.targets:
+        return "its header names no target"
+    return ""
+
+
+def is_same_version(one: str, other: str) -> bool:
+    """Return whether two versions agree in every number that both have: some packages leave out the build number."""
+    first, second = ([number for number in each.split(".") if number.isdigit()] for each in (one, other))
+    shared = min(len(first), len(second), 4)
+    return shared > 0 and first[:shared] == second[:shared]
