@@ -97,4 +97,3 @@ def embedded_toolchain() -> ToolchainSpec:
             details=details,
         )
     raise MissingDependencyError("onnxruntime", extra="dev")
-

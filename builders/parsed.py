@@ -69,7 +69,10 @@ def _fp16(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, 
                 types = {dtype for dtype in (*layer["inputs"], *layer["outputs"]) if dtype in _FLOATS}
                 touched.setdefault(name, set()).update(types)
     blocked = {*variant["settings"]["blocked_ops"], *variant["excluded_op_types"]}
-    converted, stayed, kept, unwanted = 0, [], [], []
+    converted = 0
+    stayed: list[str] = []
+    kept: list[str] = []
+    unwanted: list[str] = []
     for name, types in touched.items():
         if not types:
             continue
@@ -121,7 +124,9 @@ def _int8(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, 
 
 def _is_quantised(layer: Json) -> bool:
     """Return whether a layer multiplies what was dequantised just before: TensorRT makes one INT8 kernel of that."""
-    return layer["kind"] in _WEIGHTED_KINDS and len(layer["sources"]) > 1 and set(layer["sources"][:2]) == {"DEQUANTIZE"}
+    return (
+        layer["kind"] in _WEIGHTED_KINDS and len(layer["sources"]) > 1 and set(layer["sources"][:2]) == {"DEQUANTIZE"}
+    )
 
 
 def _word(layer: Json) -> str:

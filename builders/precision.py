@@ -186,7 +186,9 @@ _TABLE: tuple[_Row, ...] = (
     _refused(_RTX, Precision.FP8, "FP8 variants are not made yet", first=_RTX_FIRST),
     _refused(_RTX, Precision.BEST, "its networks are strongly typed and nothing is chosen; name one", first=_RTX_FIRST),
     *(
-        _refused(_RTX, precision, "TensorRT-RTX before 1.4 does not build for a GPU that is not there", before=_RTX_FIRST)
+        _refused(
+            _RTX, precision, "TensorRT-RTX before 1.4 does not build for a GPU that is not there", before=_RTX_FIRST
+        )
         for precision in Precision
     ),
     _refused(_ORT, Precision.TF32, "TF32 is arithmetic of NVIDIA GPUs; on the CPU, fp32 is FP32"),

@@ -66,11 +66,8 @@ def pair_profiles(
             )
     if numbers and not any(given.values()):
         raise UsageError("--profile has no shapes", hint="Give --minShapes, --optShapes and --maxShapes with it.")
-    pick = lambda texts, index: parse_shapes(texts[index]) if texts else {}  # noqa: E731
-    return tuple(
-        ProfileShapes(min=pick(minima, index), opt=pick(optima, index), max=pick(maxima, index))
-        for index in range(count)
-    )
+    read = [[parse_shapes(text) for text in texts] or [{}] * count for texts in given.values()]
+    return tuple(ProfileShapes(min=low, opt=best, max=high) for low, best, high in zip(*read, strict=True))
 
 
 def resolve_profiles(profiles: Sequence[ProfileShapes], signature: Signature) -> list[Json]:
@@ -159,9 +156,8 @@ def _check_symbols(body: Mapping[str, Mapping[str, Shape]], specs: Mapping[str, 
                 length = shapes[point][axis]
                 first, where = seen.setdefault((str(symbol), point), (length, name))
                 if first != length:
-                    raise UsageError(
-                        f"profile {index}: {point} of {symbol!r} is {first} for input {where!r} and {length} for {name!r}"
-                    )
+                    sizes = f"{first} for input {where!r} and {length} for {name!r}"
+                    raise UsageError(f"profile {index}: {point} of {symbol!r} is {sizes}")
 
 
 def _free_axes(spec: TensorSpec) -> list[int]:

@@ -58,9 +58,7 @@ class RtxBuilder:
             except WorkerJobError as error:
                 raise build_error(error) from error
         header = _check_header(plan, toolchain, request.target)
-        return BuildResult(
-            files=(plan,), checked=_not_run(answer, header), build_s=answer["build_s"], layers=layers
-        )
+        return BuildResult(files=(plan,), checked=_not_run(answer, header), build_s=answer["build_s"], layers=layers)
 
 
 def _check_header(plan: Path, toolchain: ToolchainSpec, target: str) -> PlanHeader:

@@ -101,7 +101,7 @@ def _require_version(trt: Any, request: Json) -> None:
 
 
 def _make_log(trt: Any) -> Any:
-    class Log(trt.ILogger):  # type: ignore[misc, name-defined]
+    class Log(trt.ILogger):  # type: ignore[misc]
         """Writes what is said to the build log, and keeps what went wrong."""
 
         def __init__(self) -> None:
@@ -156,7 +156,8 @@ def _parse_error(parser: Any, log: Any, version: str) -> RtxBuildError:
     ]
     listed = ["%s (%s): %s" % (each["node"], each["op"] or "no op", each["reason"]) for each in nodes]
     return RtxBuildError(
-        "TensorRT-RTX %s cannot parse the model: %s" % (version, _join(listed) or _join(log.errors) or "no reason given"),
+        "TensorRT-RTX %s cannot parse the model: %s"
+        % (version, _join(listed) or _join(log.errors) or "no reason given"),
         "Replace these nodes in the model, or build for another backend.",
         nodes,
     )

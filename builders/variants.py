@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from modelreg.builders.failures import build_error
 from modelreg.builders.calibration import CalibrationSet
+from modelreg.builders.failures import build_error
 from modelreg.builders.interface import OnProgress
 from modelreg.registry.records import Json
 from modelreg.registry.toolchains.process import Worker, WorkerJobError

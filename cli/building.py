@@ -97,7 +97,11 @@ def _choose_toolchains(registry: Registry, targets: tuple[str, ...], names: tupl
 
 
 def _hint(names: tuple[str, ...]) -> str:
-    return "" if names else "Add one with: modelreg toolchain add NAME --python PATH; `modelreg toolchain list` shows them."
+    return (
+        ""
+        if names
+        else "Add one with: modelreg toolchain add NAME --python PATH; `modelreg toolchain list` shows them."
+    )
 
 
 def preview(invocation: Invocation, registry: Registry, cells: ChosenCells) -> int:
@@ -251,7 +255,11 @@ def _print(rows: list[_Row], *, no_color: bool) -> None:
     table = []
     for row in rows:
         engine = None if row.outcome is None else row.outcome.engine
-        made = ("-", "-", "-") if engine is None else (say_realised(engine), size(engine.size_bytes), f"{engine.build_s:.1f} s")
+        made = (
+            ("-", "-", "-")
+            if engine is None
+            else (say_realised(engine), size(engine.size_bytes), f"{engine.build_s:.1f} s")
+        )
         number = "-" if engine is None else str(engine.id)
         name = [row.toolchain or "-"] if is_mixed else []
         table.append((number, row.target, *name, row.precision, row.status, *made))

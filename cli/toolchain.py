@@ -106,7 +106,7 @@ def list_(invocation: Invocation) -> None:
 @dry_run_option
 @click.pass_obj
 def remove(invocation: Invocation, *, name: str, dry_run: bool) -> None:
-    """Take a toolchain out of use. What was built with it stays, and keeps saying so; adding it again brings it back."""
+    """Take a toolchain out of use; adding it again brings it back. What was built with it keeps saying so."""
     from modelreg.registry.toolchains.catalogue import get_toolchain, retire_toolchain
 
     registry = invocation.open_registry()

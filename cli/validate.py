@@ -107,9 +107,7 @@ def command(
                     {**validation_document(validation), "engine": engine_document(engine)}
                     for engine, validation in judged
                 ],
-                "skipped": [
-                    {"engine": engine_document(engine), "reason": reason} for engine, reason in work.skipped
-                ],
+                "skipped": [{"engine": engine_document(engine), "reason": reason} for engine, reason in work.skipped],
             }
         )
     else:

@@ -53,9 +53,7 @@ def judge(engine: ReleasedEngine, host: Host, *, header: PlanHeader | None = Non
 
 def _refuse(engine: ReleasedEngine, host: Host, header: PlanHeader | None) -> str:
     if header is not None:
-        found = disagreement(
-            header, backend=engine.backend, version=engine.backend_version, target=engine.target
-        )
+        found = disagreement(header, backend=engine.backend, version=engine.backend_version, target=engine.target)
         if found:
             return f"its plan is not what the release says: {found}"
     if engine.target not in host.targets:

@@ -31,7 +31,9 @@ _SELECT = (
 )
 
 
-def register_toolchain(connection: sa.Connection, *, name: str, probe: Probe, actor: str) -> tuple[ToolchainRecord, bool]:
+def register_toolchain(
+    connection: sa.Connection, *, name: str, probe: Probe, actor: str
+) -> tuple[ToolchainRecord, bool]:
     """
     Return the toolchain under that name, and whether anything about it is new.
 

@@ -101,7 +101,7 @@ def look_again(toolchain: ToolchainRecord, *, timeout_s: float = PROBE_TIMEOUT_S
 
 def differences(toolchain: ToolchainRecord, probe: Probe) -> list[str]:
     """Return what a probe finds other than registered, one phrase each."""
-    pairs = [("version", toolchain.version, probe.version)]
+    pairs: list[tuple[str, object, object]] = [("version", toolchain.version, probe.version)]
     pairs += [(name, toolchain.details.get(name), probe.details.get(name)) for name in _RUNTIME_FACTS]
     return [f"{name} was {_say(before)}, is {_say(now)}" for name, before, now in pairs if before != now]
 
@@ -139,7 +139,9 @@ def _ask(python: str, job: str, request: Json, *, what: str, timeout_s: float) -
                 body: Any = worker.call(job, request, timeout_s=timeout_s, on_progress=note)[0]
         except WorkerError as error:
             reason = _reason(error, steps)
-            raise ToolchainError(f"{what} cannot be used: {reason}", hint=f"Import it in {python} to see more.") from error
+            raise ToolchainError(
+                f"{what} cannot be used: {reason}", hint=f"Import it in {python} to see more."
+            ) from error
     answer: Json = body
     return answer
 

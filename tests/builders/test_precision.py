@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from modelreg.builders.precision import offered, require_precision, translate, version_numbers
-from modelreg.registry.errors import BuildError, PrecisionError
+from modelreg.registry.errors import BuildError, CellRefusedError, PrecisionError
 from modelreg.registry.records import Backend, Precision
 
-ORT = Backend.ONNXRUNTIME
+ORT, RTX = Backend.ONNXRUNTIME, Backend.TENSORRT_RTX
 
 
 def test_fp32_builds_the_source_as_it_is() -> None:
@@ -31,6 +31,39 @@ def test_int8_on_the_cpu_has_unsigned_activations_and_symmetric_weights_per_chan
     settings = translate(Precision.INT8, ORT, "1.32.0").settings
     assert settings["activation_type"] == "QUInt8"
     assert (settings["weight_type"], settings["weight_symmetric"], settings["per_channel"]) == ("QInt8", True, True)
+
+
+@pytest.mark.parametrize("version", ["1.4.0.76", "1.7.1.116", "2.0"])
+def test_on_rtx_the_variant_carries_the_types_and_tf32_alone_is_a_flag(version: str) -> None:
+    found = {str(each): translate(each, RTX, version) for each in (Precision(name) for name in offered(RTX, version))}
+    assert {name: each.variant for name, each in found.items()} == {"fp32": "", "tf32": "", "fp16": "fp16", "int8": "int8"}
+    assert {name for name, each in found.items() if "TF32" in each.flags} == {"tf32"}
+    assert all(any("TF32" in step for step in each.steps) for each in found.values())
+
+
+def test_int8_on_rtx_is_symmetric_and_quantises_no_bias_and_no_output_of_weighted_ops() -> None:
+    settings = translate(Precision.INT8, RTX, "1.7.1.116").settings
+    assert (settings["activation_type"], settings["activation_symmetric"]) == ("QInt8", True)
+    assert (settings["weight_type"], settings["per_channel"], settings["reduce_range"]) == ("QInt8", True, False)
+    assert settings["options"]["QuantizeBias"] is False
+    assert settings["options"]["OpTypesToExcludeOutputQuantization"] == settings["op_types"] == ["Conv", "Gemm", "MatMul"]
+
+
+@pytest.mark.parametrize("precision", Precision)
+def test_rtx_before_1_4_builds_nothing(precision: Precision) -> None:
+    with pytest.raises(CellRefusedError, match=r"before 1\.4") as caught:
+        translate(precision, RTX, "1.3.0.35")
+    assert caught.value.hint() == "tensorrt-rtx builds: nothing."
+
+
+@pytest.mark.parametrize(
+    ("precision", "reason"),
+    [(Precision.BF16, "not made yet"), (Precision.FP8, "not made yet"), (Precision.BEST, "strongly typed")],
+)
+def test_what_rtx_cannot_do_is_refused_with_the_reason(precision: Precision, reason: str) -> None:
+    with pytest.raises(CellRefusedError, match=reason) as caught:
+        translate(precision, RTX, "1.7.1.116")
+    assert "fp32, tf32, fp16, int8" in caught.value.hint()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,18 @@ from modelreg.cli.version import __version__
 from modelreg_testing.cli import Shop, run_cli
 
 COMMANDS = {name: line for commands in SECTIONS.values() for name, line in commands.items()}
-MUTATING = ("init", "register", "build", "validate", "promote", "rollback", "doctor", "db upgrade", "toolchain add", "toolchain remove")
+MUTATING = (
+    "init",
+    "register",
+    "build",
+    "validate",
+    "promote",
+    "rollback",
+    "doctor",
+    "db upgrade",
+    "toolchain add",
+    "toolchain remove",
+)
 
 
 def walk() -> Iterator[tuple[str, click.Command]]:

@@ -7,6 +7,7 @@ import pytest
 from modelreg.registry.records import Backend
 from modelreg.runtime import host
 from modelreg.runtime.host import Gpu, Host, describe_host, parse_gpu_query
+from modelreg.runtime.runner import why_not_run
 
 
 def test_gpus_are_read_from_the_driver_tools_lines() -> None:
@@ -50,3 +51,32 @@ def test_a_broken_driver_means_no_gpu(
 def test_without_a_driver_the_tool_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "has_driver", lambda: False)
     assert describe_host().gpus == ()
+
+
+def test_versions_are_read_from_the_text_of_a_module_that_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "_BACKEND_MODULES", {Backend.TENSORRT: ("absent_trt", "pretend_trt")})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / "pretend_trt" / "__init__.py"
+    module.parent.mkdir()
+    module.write_text('raise SystemExit("imported")\n__version__ = "10.3.0.26"\n')
+    assert describe_host().versions == {Backend.TENSORRT: "10.3.0.26"}
+    assert describe_host().to_json()["versions"] == {"tensorrt": "10.3.0.26"}
+    module.write_text("from somewhere import __version__\n")
+    assert describe_host().versions == {}
+    module.unlink()  # a namespace package has no file
+    assert describe_host().versions == {}
+
+
+@pytest.mark.parametrize(
+    ("target", "backend", "reason"),
+    [
+        ("cpu", Backend.ONNXRUNTIME, ""),
+        ("sm_86", Backend.TENSORRT_RTX, "needs sm_86; this host has sm_90, cpu"),
+        ("sm_90", Backend.TENSORRT_RTX, "engines of tensorrt-rtx cannot be run yet"),
+    ],
+)
+def test_why_an_engine_is_not_run_here(target: str, backend: Backend, reason: str) -> None:
+    gpu = Gpu(name="H200", target="sm_90", driver="1")
+    assert why_not_run(target, backend, Host(name="n", gpus=(gpu,), backends=frozenset(Backend))) == reason

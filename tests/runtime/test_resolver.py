@@ -12,8 +12,8 @@ from modelreg.registry.records import ActivationKind, Backend, Precision, Toolch
 from modelreg.registry.storage.local import LocalStorage
 from modelreg.runtime.host import Gpu, Host
 from modelreg.runtime.resolver import judge, resolve
-from modelreg_testing.records import TRT, digest_of, make_engine, make_version
 from modelreg_testing.plans import rtx_plan, tensorrt_plan
+from modelreg_testing.records import TRT, digest_of, make_engine, make_version
 from modelreg_testing.storage import stored_files
 
 H200 = Gpu(name="NVIDIA H200", target="sm_90", driver="580.1")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_a_backend_that_hangs_has_an_end(tmp_path: Path) -> None:
 
 
 def test_an_interpreter_without_the_backend_says_what_it_has(tmp_path: Path) -> None:
-    with pytest.raises(ToolchainError, match="has no tensorrt, it has .*onnxruntime"):
+    with pytest.raises(ToolchainError, match=r"has no tensorrt, it has .*onnxruntime"):
         probe_python(sys.executable, backend=TRT)
 
 
@@ -89,7 +90,7 @@ def test_a_program_that_is_no_python_says_so(tmp_path: Path) -> None:
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho hello\n")
     program.chmod(0o755)
-    with pytest.raises(ToolchainError, match="cannot be used: .*garbage"):
+    with pytest.raises(ToolchainError, match=r"cannot be used: .*garbage"):
         probe_python(str(program))
 
 
@@ -145,5 +146,5 @@ def test_a_short_version_gets_its_build_number_from_the_library(
             return 12
 
     monkeypatch.setattr(job, "_mapped_library", lambda: "libnvinfer.so.8")
-    monkeypatch.setattr(job.ctypes, "CDLL", lambda _path: Library)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _path: Library)
     assert job._exact_version("8.6.0") == "8.6.0.12"
