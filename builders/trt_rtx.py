@@ -23,6 +23,9 @@ _MODULES = ("tensorrt_rtx", "tensorrt_rtx_bindings")
 _NOISE = re.compile(r"catchCudaError.*cudaError 35")
 """Each error is followed by this one where there is no driver."""
 
+_ECHO = re.compile(r"catchCudaError.*Cuda Runtime \(In catchCudaError at [^:]*:\d+\)$")
+"""The same in 1.4, which leaves the reason out; alone it would be an error like any other."""
+
 _DTYPES = {
     "FLOAT": "float32",
     "HALF": "float16",
@@ -67,7 +70,7 @@ def build(request: Json, _arrays: Json, report: Report) -> Json:
     report(0.3, "compiling for %s" % request["target"])
     plan = builder.build_serialized_network(network, config)
     build_s = time.monotonic() - began
-    _made(plan, log, "TensorRT-RTX cannot build it for %s" % request["target"])
+    _made(plan, log, "TensorRT-RTX cannot build it for %s" % request["target"], _hint(trt.__version__, log.errors))
     log.require_no_error("TensorRT-RTX reported an error and went on")
     report(0.9, "saving")
     Path(request["plan"]).write_bytes(plan)
@@ -113,8 +116,9 @@ def _make_log(trt: Any) -> Any:
             if severity > trt.ILogger.INFO:
                 return
             sys.stderr.write("[%s] %s\n" % (severity.name, message))
-            if severity <= trt.ILogger.ERROR and not _NOISE.search(message):
-                self.errors.append(clean(message))
+            if severity <= trt.ILogger.ERROR:
+                if not _NOISE.search(message) and not (self.errors and _ECHO.search(message)):
+                    self.errors.append(clean(message))
             elif severity == trt.ILogger.WARNING and clean(message) not in self.warnings:
                 self.warnings.append(clean(message))
 
@@ -125,11 +129,25 @@ def _make_log(trt: Any) -> Any:
     return Log()
 
 
-def _made(thing: Any, log: Any, problem: str) -> Any:
+def _made(thing: Any, log: Any, problem: str, hint: str = "") -> Any:
     """Return a thing that TensorRT made; what it could not make is None, and the reason in the log."""
     if thing is None:
-        raise RtxBuildError("%s: %s" % (problem, _join(log.errors) or "it gives no reason"))
+        raise RtxBuildError("%s: %s" % (problem, _join(log.errors) or "it gives no reason"), hint)
     return thing
+
+
+def _hint(version: str, errors: List[str]) -> str:
+    """Return what to do about a refusal whose text does not say."""
+    text = " ".join(errors)
+    if "FP32 GEMM is not supported" in text:
+        return "Build fp16 for this target, or leave it out."
+    numbers = tuple(int(number) for number in version.split(".")[:2])
+    if "dtype == myelinTypeFloat" in text and numbers < (1, 7):
+        return (
+            "TensorRT-RTX before 1.7 does not compile INT8 convolutions without a GPU: build with a newer one, "
+            "or keep them in FP32 with --op-types-to-exclude Conv."
+        )
+    return ""
 
 
 def _parse(trt: Any, builder: Any, log: Any, request: Json) -> Tuple[Any, Any]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from modelreg.registry.records import EngineRecord, GateResult, Json, ValidationRecord
 
 _SHOWN_SAMPLES = 5
+_SHOWN_NODES = 5
 
 
 def say_realised(engine: EngineRecord) -> str:
@@ -22,6 +23,22 @@ def say_realised(engine: EngineRecord) -> str:
     storage = str(engine.realised.get("storage", engine.precision)).upper()
     compute = str(engine.realised.get("compute", storage)).upper()
     return storage if storage == compute else f"{storage} storage, {compute} compute"
+
+
+def explain_realised(engine: EngineRecord) -> str:
+    """Return how many nodes became what was asked, which stayed, and whether the plan was run; or an empty string."""
+    realised = engine.realised
+    parts = []
+    if realised.get("eligible"):
+        parts.append(f"{realised['converted']} of {realised['eligible']} nodes are {engine.precision}")
+    if realised.get("kept"):
+        kept = realised["kept"]
+        more = f" and {len(kept) - _SHOWN_NODES} more" if len(kept) > _SHOWN_NODES else ""
+        parts.append(f"kept in a higher precision: {', '.join(kept[:_SHOWN_NODES])}{more}")
+    checked = realised.get("checked", {})
+    if checked.get("runs") == 0:
+        parts.append(f"not run: {checked.get('reason')}")
+    return "; ".join(parts)
 
 
 def count_passed(validation: ValidationRecord) -> str:

@@ -11,6 +11,7 @@ from modelreg.cli.activations import pointer_document
 from modelreg.cli.cells import (
     engine_document,
     explain_gate,
+    explain_realised,
     print_engines,
     print_gates,
     validation_document,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 def command(invocation: Invocation, *, reference: ModelReference) -> None:
     """Show a version: its source, signature, engines, gates and channels; with a bare NAME, what its channels serve.
 
-    With -v, every gate of every engine is shown.
+    With -v, every gate of every engine is shown, and what became of its nodes.
     """
     registry = invocation.open_registry()
     if reference == ModelReference(model=reference.model):
@@ -111,6 +112,9 @@ def _show_version(invocation: Invocation, registry: Registry, reference: ModelRe
     _print_troubles(facts)
     if invocation.verbose:
         print_line()
+        for engine in facts.engines:
+            if told := explain_realised(engine):
+                print_line(f"engine {engine.id} ({engine.target.name} {engine.precision}): {told}")
         judged = [(e, facts.validations[e.id].gates) for e in facts.engines if e.id in facts.validations]
         print_gates(judged, no_color=invocation.no_color)
 

@@ -41,7 +41,9 @@ def two_layers(dtype: str = "float32") -> onnx.ModelProto:
     )
 
 
-def read(tmp_path: Path, layers: list[Any], variant: Any, *, flags: tuple[str, ...] = (), dtype: str = "float32") -> Any:
+def read(
+    tmp_path: Path, layers: list[Any], variant: Any, *, flags: tuple[str, ...] = (), dtype: str = "float32"
+) -> Any:
     path = tmp_path / "layers.json"
     path.write_text(json.dumps({"flags": list(flags), "layers": layers}))
     return read_parsed(path, save(two_layers(dtype), tmp_path / "m.onnx"), variant)

@@ -36,7 +36,12 @@ def test_int8_on_the_cpu_has_unsigned_activations_and_symmetric_weights_per_chan
 @pytest.mark.parametrize("version", ["1.4.0.76", "1.7.1.116", "2.0"])
 def test_on_rtx_the_variant_carries_the_types_and_tf32_alone_is_a_flag(version: str) -> None:
     found = {str(each): translate(each, RTX, version) for each in (Precision(name) for name in offered(RTX, version))}
-    assert {name: each.variant for name, each in found.items()} == {"fp32": "", "tf32": "", "fp16": "fp16", "int8": "int8"}
+    assert {name: each.variant for name, each in found.items()} == {
+        "fp32": "",
+        "tf32": "",
+        "fp16": "fp16",
+        "int8": "int8",
+    }
     assert {name for name, each in found.items() if "TF32" in each.flags} == {"tf32"}
     assert all(any("TF32" in step for step in each.steps) for each in found.values())
 
@@ -46,7 +51,9 @@ def test_int8_on_rtx_is_symmetric_and_quantises_no_bias_and_no_output_of_weighte
     assert (settings["activation_type"], settings["activation_symmetric"]) == ("QInt8", True)
     assert (settings["weight_type"], settings["per_channel"], settings["reduce_range"]) == ("QInt8", True, False)
     assert settings["options"]["QuantizeBias"] is False
-    assert settings["options"]["OpTypesToExcludeOutputQuantization"] == settings["op_types"] == ["Conv", "Gemm", "MatMul"]
+    assert (
+        settings["options"]["OpTypesToExcludeOutputQuantization"] == settings["op_types"] == ["Conv", "Gemm", "MatMul"]
+    )
 
 
 @pytest.mark.parametrize("precision", Precision)

@@ -132,11 +132,12 @@ def test_a_file_that_is_no_model_is_refused(worker: Worker, tmp_path: Path) -> N
 
 @needs_rtx
 def test_a_refusal_of_the_compiler_is_passed_on(worker: Worker, tmp_path: Path) -> None:
-    with pytest.raises(WorkerJobError, match=r"cannot build it for sm_75: .*FP32 GEMM is not supported"):
+    with pytest.raises(WorkerJobError, match=r"cannot build it for sm_75: .*FP32 GEMM is not supported") as caught:
         build(
             worker,
             request(mlp(), tmp_path, target="sm_75", profiles=[{"x": {p: [1, 16] for p in ("min", "opt", "max")}}]),
         )
+    assert "fp16" in str(caught.value.remote_details["hint"])
 
 
 @needs_rtx
@@ -220,7 +221,10 @@ def test_errors_fail_the_build_that_went_on_and_warnings_are_kept_once(capsys: p
         log.log(level, message)
     log.require_no_error("it went on")
     assert log.warnings == ["careful"]
+    echo = "[checkMacros.cpp::catchCudaError::229] Error Code 1: Cuda Runtime (In catchCudaError at /_src/c.cpp:229)"
     log.log(Severity.INTERNAL_ERROR, "the cache will not be used")
+    log.log(Severity.ERROR, echo)
+    assert log.errors == ["the cache will not be used"]
     with pytest.raises(trt_rtx.RtxBuildError, match="it went on: the cache will not be used"):
         log.require_no_error("it went on")
     with pytest.raises(trt_rtx.RtxBuildError, match="nothing was made: the cache will not be used"):
@@ -250,6 +254,13 @@ def test_an_interpreter_without_it_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_messages_are_one_line_without_source_locations(text: str, cleaned: str) -> None:
     assert trt_rtx.clean(text) == cleaned
+
+
+@pytest.mark.parametrize(("version", "told"), [("1.6.1.120", True), ("1.7.1.116", False), ("1.10.0.1", False)])
+def test_the_int8_convolutions_that_older_releases_refuse_are_explained(version: str, told: bool) -> None:
+    refusal = "MyelinCheckException: cudnn_impl.cpp:89: CHECK(dtype == myelinTypeFloat || dtype == myelinTypeHalf)"
+    assert ("--op-types-to-exclude Conv" in trt_rtx._hint(version, [refusal])) is told
+    assert trt_rtx._hint(version, ["something else"]) == ""
 
 
 def test_long_lists_are_cut() -> None:

@@ -67,6 +67,9 @@ def test_every_precision_is_built_for_every_target(built: tuple[Path, CliResult]
     assert len({engine["plan"] for engine in engines}) == 9
     assert {engine["files"][0]["path"] for engine in engines} == {"model.plan"}
     assert bench.cli("verify", "--events").code == 0
+    told = bench.cli("show", "lenet:1", "-v").out
+    assert "(sm_89 fp16): 12 of 12 nodes are fp16; not run: compiled ahead of time" in told
+    assert "(sm_89 int8): 5 of 5 nodes are int8; not run" in told
 
 
 def test_they_are_reused_and_the_same_bytes_when_built_again(bench: Bench) -> None:
