@@ -207,10 +207,10 @@ def set_revision(database: Database, statement: str) -> sa.URL:
     return sqlite_url(file_of(database))
 
 
-@pytest.mark.parametrize("newer", ["0002", "9999", "abc"])
+@pytest.mark.parametrize("newer", ["0003", "9999", "abc"])
 def test_a_newer_schema_is_refused_with_what_to_do(database: Database, newer: str) -> None:
     url = set_revision(database, f"UPDATE alembic_version SET version_num = '{newer}'")
-    with pytest.raises(SchemaVersionError, match=f"has schema {newer}, this modelreg knows 0001") as caught:
+    with pytest.raises(SchemaVersionError, match=f"has schema {newer}, this modelreg knows 0002") as caught:
         Database.open(url)
     assert "upgrade modelreg" in caught.value.hint()
 
@@ -218,7 +218,7 @@ def test_a_newer_schema_is_refused_with_what_to_do(database: Database, newer: st
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("UPDATE alembic_version SET version_num = '0000'", "has schema 0000, this modelreg needs 0001"),
+        ("UPDATE alembic_version SET version_num = '0000'", "has schema 0000, this modelreg needs 0002"),
         ("DELETE FROM alembic_version", "has no schema yet"),
         ("DROP TABLE alembic_version", "has no schema yet"),
     ],
