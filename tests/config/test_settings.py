@@ -90,9 +90,7 @@ def test_a_home_below_a_file_cannot_be_made(tmp_path: Path) -> None:
         ("not toml", "not valid TOML"),
     ],
 )
-def test_a_wrong_setting_is_one_line_that_names_the_file_and_the_key(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_a_wrong_setting_is_one_line_that_names_the_file_and_the_key(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path / "config.toml", text)
     with pytest.raises(ConfigError, match=message) as raised:
         load_settings(path)

@@ -25,8 +25,7 @@ def contend(home: Path, *, model: str, channel: str, attempts: int) -> tuple[int
             reference = ModelReference(model=model, version=current.version % 3 + 1)
             try:
                 releases.promote(reference, channel=channel, request=request)
-            except ActivationConflictError as error:
-                assert error.found > error.expected
+            except ActivationConflictError:
                 losses += 1
             else:
                 wins += 1
