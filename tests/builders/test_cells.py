@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import signal
 import sys
@@ -259,9 +260,9 @@ def broken_toolchain(tmp_path: Path, script: str) -> Path:
     return python
 
 
-def request_with(workshop: Workshop, version: VersionRecord, python: Path, **options: object) -> CellRequest:
+def request_with(workshop: Workshop, version: VersionRecord, python: Path) -> CellRequest:
     toolchain = replace(embedded_toolchain(), python=str(python))
-    return workshop.request(version, Precision.FP32, toolchain=toolchain, **options)
+    return workshop.request(version, Precision.FP32, toolchain=toolchain)
 
 
 @pytest.mark.parametrize(
@@ -295,8 +296,12 @@ def test_an_interpreter_that_is_gone_leaves_a_failed_cell(
 def test_ctrl_c_records_the_cell_as_failed_and_is_passed_on(
     workshop: Workshop, version: VersionRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def press() -> None:
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
     def interrupt(*_: object, **__: object) -> None:
-        threading.Thread(target=lambda: (time.sleep(0.2), os.kill(os.getpid(), signal.SIGINT))).start()
+        threading.Thread(target=press).start()
         time.sleep(30)
 
     monkeypatch.setattr(backends.OrtBuilder, "build", interrupt)
@@ -332,7 +337,7 @@ def test_a_full_disk_is_reported_even_when_the_failure_cannot_be_recorded(
 def test_two_builders_must_agree_on_the_bytes_of_a_variant(
     workshop: Workshop, version: VersionRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cells.engines, "record_variant", lambda *_, **__: ())
+    monkeypatch.setattr(engines, "record_variant", lambda *_, **__: ())
     with pytest.raises(BuildError, match="another build made the same variant with other bytes"):
         workshop.build(version, Precision.FP16)
 
@@ -431,9 +436,9 @@ def test_a_backend_without_a_builder_is_refused() -> None:
 
 def test_a_missing_onnxruntime_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
-        raise backends.importlib.metadata.PackageNotFoundError(name)
+        raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(backends.importlib.metadata, "version", missing)
+    monkeypatch.setattr(importlib.metadata, "version", missing)
     with pytest.raises(MissingDependencyError, match="onnxruntime is not installed"):
         embedded_toolchain()
 

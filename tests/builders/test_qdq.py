@@ -21,7 +21,7 @@ from modelreg.registry.sources.signature import read_signature
 from modelreg.registry.tensor_sets import write_tensor_set
 from modelreg_testing.onnx_models import conv_net, make_model, mlp, save, value, weight
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 TENSORRT = {
     "activation_type": "QInt8",
     "activation_symmetric": True,
@@ -162,7 +162,7 @@ def chain() -> onnx.ModelProto:
         for i, (source, target) in enumerate([("x", "a"), ("a", "b"), ("b", "y")])
     ]
     weights = [weight(f"w{i}", rng.normal(size=(2, 2, 3, 3)).astype(np.float32)) for i in range(3)]
-    shape = ["N", 2, 6, 6]
+    shape: list[int | str | None] = ["N", 2, 6, 6]
     return make_model(nodes, inputs=[value("x", shape)], outputs=[value("y", shape)], initializers=weights)
 
 

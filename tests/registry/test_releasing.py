@@ -221,7 +221,7 @@ def test_a_preview_writes_nothing(shop: Shop) -> None:
 def plan_blob(shop: Shop, word: int) -> Path:
     with shop.database() as database, database.read() as connection:
         rows = connection.execute(sa.select(schema.engine.c.plan_digest).order_by(schema.engine.c.id)).scalars().all()
-    digest = rows[2 * word - 1]  # two engines a version, INT8 second
+    digest: str = rows[2 * word - 1]  # two engines a version, INT8 second
     return shop.path / "store" / "blobs" / "sha256" / digest[:2] / digest
 
 
