@@ -21,17 +21,13 @@ from modelreg.builders.precision import require_precision
 from modelreg.builders.variants import VariantWorker
 from modelreg.registry import engines
 from modelreg.registry.blobs import record_blob
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import BuildError, ModelregError
-from modelreg.registry.records import (
-    BlobKind,
-    EngineRecord,
-    EngineStatus,
-    Json,
-    StoredFile,
-)
+from modelreg.registry.records import EngineRecord
 from modelreg.registry.storage.interface import Storage
+from modelreg.registry.words import BlobKind, EngineStatus, Json
 
 __all__ = ["CellOutcome", "CellPlan", "CellRequest", "build_cell", "plan_cells", "prepare_cell"]
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from modelreg.registry.records import Backend, Json, Precision, VersionRecord
+from modelreg.registry.records import VersionRecord
+from modelreg.registry.words import Backend, Json, Precision
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from modelreg.builders.cells import CellOutcome
     from modelreg.builders.interface import BuildOptions
     from modelreg.builders.planning import CellPlan, CellRequest
-    from modelreg.registry.records import Precision, VersionRecord
+    from modelreg.registry.records import VersionRecord
+    from modelreg.registry.words import Precision
 
 _METHODS = ("entropy", "minmax", "percentile")
 

@@ -10,7 +10,8 @@ from modelreg.cli.tables import Column, print_table
 from modelreg.registry.clock import iso
 
 if TYPE_CHECKING:
-    from modelreg.registry.records import EngineRecord, GateResult, Json, ValidationRecord
+    from modelreg.registry.records import EngineRecord, GateResult, ValidationRecord
+    from modelreg.registry.words import Json
 
 _SHOWN_SAMPLES = 5
 

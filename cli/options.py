@@ -12,7 +12,7 @@ from modelreg.cli.context import Invocation
 from modelreg.registry.references import ModelReference, check_name, parse_reference
 
 if TYPE_CHECKING:
-    from modelreg.registry.records import Precision
+    from modelreg.registry.words import Precision
 
 CONTEXT: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
@@ -116,7 +116,7 @@ def read_words(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def read_precision(value: str) -> Precision:
     """Read one precision."""
-    from modelreg.registry.records import Precision
+    from modelreg.registry.words import Precision
 
     try:
         return Precision(value.strip().lower())

@@ -14,7 +14,7 @@ from modelreg.cli.tables import Column, print_table
 from modelreg.registry.errors import HomeNotFoundError
 
 if TYPE_CHECKING:
-    from modelreg.registry.records import Precision
+    from modelreg.registry.words import Precision
 
 
 @click.group(

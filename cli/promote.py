@@ -25,8 +25,8 @@ from modelreg.registry.references import ModelReference
 if TYPE_CHECKING:
     from modelreg.config.settings import Settings
     from modelreg.registry.promotion import PromotionPlan
-    from modelreg.registry.records import Json, Precision
     from modelreg.registry.releasing import PromotionRequest
+    from modelreg.registry.words import Json, Precision
 
 
 @make_command(

@@ -17,8 +17,9 @@ from modelreg.cli.versions import source_document, version_document
 from modelreg.registry.errors import UsageError
 
 if TYPE_CHECKING:
-    from modelreg.registry.records import GoldenSetRecord, Json, VersionRecord
+    from modelreg.registry.records import GoldenSetRecord, VersionRecord
     from modelreg.registry.sources.inspect import InspectedSource
+    from modelreg.registry.words import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,13 +24,8 @@ from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
     from modelreg.registry.pointers import Pointer
-    from modelreg.registry.records import (
-        EngineRecord,
-        GoldenSetRecord,
-        Json,
-        ValidationRecord,
-        VersionRecord,
-    )
+    from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
+    from modelreg.registry.words import Json
 
 
 @make_command(

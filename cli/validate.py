@@ -27,8 +27,9 @@ from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
     from modelreg.config.policy import Policy
-    from modelreg.registry.records import EngineRecord, GoldenSetRecord, Precision, ValidationRecord, VersionRecord
+    from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
     from modelreg.registry.tensor_sets import TensorSet
+    from modelreg.registry.words import Precision
     from modelreg.validators.interface import EvaluationPass
     from modelreg.validators.validation import ValidationOutcome
 
@@ -201,7 +202,7 @@ def _record(
     """Keep the report, then the verdict; a loosened policy is an event of its own, in the same transaction."""
     from modelreg.registry import blobs, events, validations
     from modelreg.registry.digests import canonical_json
-    from modelreg.registry.records import BlobKind
+    from modelreg.registry.words import BlobKind
 
     policy = work.policies[engine.precision]
     report = registry.storage.put_bytes(canonical_json(outcome.report))

@@ -15,7 +15,7 @@ from typing import Any
 from modelreg.config.toml import Table, read_toml, require_keys
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import ConfigError
-from modelreg.registry.records import Json, Precision, Word
+from modelreg.registry.words import Json, Precision, Word
 
 SCHEMA = 1
 _TOP_KEYS = {"schema", "precision", "inherit", "rules"}

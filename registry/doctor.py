@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from modelreg.registry import blobs, events, releases
 from modelreg.registry.database import Database
 from modelreg.registry.errors import IntegrityError, ModelregError
-from modelreg.registry.records import Word
 from modelreg.registry.settling import Disagreement, compare, read_channel_state, settle_channel
 from modelreg.registry.storage.interface import Storage
+from modelreg.registry.words import Word
 
 
 class Level(Word):

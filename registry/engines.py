@@ -9,22 +9,13 @@ import sqlalchemy as sa
 
 from modelreg.registry.blobs import record_blob
 from modelreg.registry.clock import utc_now
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import insert_row
 from modelreg.registry.errors import NotFoundError
 from modelreg.registry.events import append_event
-from modelreg.registry.records import (
-    Backend,
-    BlobKind,
-    EngineRecord,
-    EngineStatus,
-    Json,
-    Precision,
-    StoredFile,
-    TargetRecord,
-    ToolchainRecord,
-    VersionRecord,
-)
+from modelreg.registry.records import EngineRecord, TargetRecord, ToolchainRecord, VersionRecord
 from modelreg.registry.schema import engine, model, target, toolchain, variant, version
+from modelreg.registry.words import Backend, BlobKind, EngineStatus, Json, Precision
 
 _FIND_TOOLCHAIN = sa.select(toolchain).where(
     toolchain.c.name == sa.bindparam("name"),

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from modelreg.registry.contents import Signature, StoredFile
 from modelreg.registry.errors import IntegrityError
-from modelreg.registry.records import Backend, EngineRecord, Json, Precision, Signature, StoredFile, VersionRecord
+from modelreg.registry.words import Backend, Json, Precision
+
+if TYPE_CHECKING:
+    from modelreg.registry.records import EngineRecord, VersionRecord
 
 MANIFEST_FORMAT = 1
 

@@ -7,15 +7,8 @@ from dataclasses import dataclass
 
 from modelreg.registry.errors import GateFailedError, NotFoundError
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.records import (
-    EngineRecord,
-    EngineStatus,
-    GateOutcome,
-    Precision,
-    ValidationRecord,
-    Verdict,
-    VersionRecord,
-)
+from modelreg.registry.records import EngineRecord, ValidationRecord, VersionRecord
+from modelreg.registry.words import EngineStatus, GateOutcome, Precision, Verdict
 
 Preference = Callable[[str], Sequence[Precision]]
 """Returns a target's precisions, the most wanted first."""

@@ -18,14 +18,7 @@ from modelreg.registry.digests import canonical_json
 from modelreg.registry.errors import BusyError, IntegrityError, NotFoundError
 from modelreg.registry.events import append_event
 from modelreg.registry.pointers import Pointer, parse_pointer
-from modelreg.registry.records import (
-    ActivationKind,
-    ActivationRecord,
-    Json,
-    OperationRecord,
-    OperationState,
-    VersionRecord,
-)
+from modelreg.registry.records import ActivationRecord, OperationRecord, VersionRecord
 from modelreg.registry.references import check_name
 from modelreg.registry.schema import (
     OPEN_OPERATION,
@@ -37,6 +30,7 @@ from modelreg.registry.schema import (
     release_engine,
     version,
 )
+from modelreg.registry.words import ActivationKind, Json, OperationState
 
 _FIND_MODEL = sa.select(model.c.id).where(model.c.name == sa.bindparam("model"))
 _FIND_CHANNEL = (

@@ -42,10 +42,11 @@ from modelreg.registry.promotion import (
     require_complete,
     required_targets,
 )
-from modelreg.registry.records import ActivationKind, OperationRecord, Precision
+from modelreg.registry.records import OperationRecord
 from modelreg.registry.references import ModelReference, check_name
 from modelreg.registry.settling import settle_channel
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
+from modelreg.registry.words import ActivationKind, Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from modelreg.registry.clock import utc_now
 from modelreg.registry.database import insert_row
 from modelreg.registry.events import append_event
-from modelreg.registry.records import EngineRecord, GateResult, Json, ValidationRecord, Verdict
+from modelreg.registry.records import EngineRecord, GateResult, ValidationRecord
 from modelreg.registry.schema import validation
+from modelreg.registry.words import Json, Verdict
 
 _INSERT = sa.insert(validation)
 _NEWEST_IDS = (

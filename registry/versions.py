@@ -12,12 +12,14 @@ import sqlalchemy as sa
 
 from modelreg.registry.blobs import record_blob
 from modelreg.registry.clock import utc_now
+from modelreg.registry.contents import Signature, StoredFile
 from modelreg.registry.database import insert_row
 from modelreg.registry.errors import NotFoundError
 from modelreg.registry.events import append_event
-from modelreg.registry.records import BlobKind, GoldenSetRecord, Json, Signature, SourceInfo, StoredFile, VersionRecord
+from modelreg.registry.records import GoldenSetRecord, SourceInfo, VersionRecord
 from modelreg.registry.references import ModelReference, check_name
 from modelreg.registry.schema import activation, blob, channel, golden_set, model, release, version, version_file
+from modelreg.registry.words import BlobKind, Json
 
 _FIND_MODEL = sa.select(model.c.id).where(model.c.name == sa.bindparam("model"))
 _INSERT_MODEL = sa.insert(model)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from modelreg.config.policy import Metric, Policy, Rule, Scope
-from modelreg.registry.records import EngineRecord, GateOutcome, GateResult, Precision, Verdict
+from modelreg.registry.records import EngineRecord, GateResult
+from modelreg.registry.words import GateOutcome, Precision, Verdict
 from modelreg.validators.metrics import OutputMetrics
 from modelreg.validators.ranking import RankMetrics
 

@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
-from modelreg.builders import backends, cells
+from modelreg.builders import backends
 from modelreg.builders.backends import builder_of, embedded_toolchain
 from modelreg.builders.cells import CellRequest, build_cell, plan_cells
 from modelreg.builders.recipe import variant_recipe_digest
@@ -32,7 +32,8 @@ from modelreg.registry.errors import (
     UsageError,
     WorkerError,
 )
-from modelreg.registry.records import Backend, EngineStatus, Precision, VersionRecord
+from modelreg.registry.records import VersionRecord
+from modelreg.registry.words import Backend, EngineStatus, Precision
 from modelreg.runtime.runner import WorkerRunner
 from modelreg_testing.onnx_models import conv_net, make_model, mlp, save_with_external_data, sequence_output, value
 from modelreg_testing.workshop import Workshop, overflowing_net

@@ -39,7 +39,7 @@ def build(model: Path, tmp_path: Path, *, inputs: Mapping[str, Array] | None = N
         "seed": 0,
         **changes,
     }
-    return ort.build(request, inputs or {}, lambda *_: None)
+    return ort.build(request, dict(inputs or {}), lambda *_: None)
 
 
 def run(path: str, inputs: dict[str, Array]) -> list[Array]:

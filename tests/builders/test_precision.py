@@ -4,7 +4,7 @@ import pytest
 
 from modelreg.builders.precision import offered, require_precision, translate, version_numbers
 from modelreg.registry.errors import BuildError, PrecisionError
-from modelreg.registry.records import Backend, Precision
+from modelreg.registry.words import Backend, Precision
 
 ORT = Backend.ONNXRUNTIME
 

@@ -16,9 +16,10 @@ from modelreg.builders.graphs import VariantError
 from modelreg.builders.interface import CalibrationOptions
 from modelreg.builders.precision import translate
 from modelreg.builders.qdq import make_int8
-from modelreg.registry.records import Backend, Precision, Signature
+from modelreg.registry.contents import Signature
 from modelreg.registry.sources.signature import read_signature
 from modelreg.registry.tensor_sets import write_tensor_set
+from modelreg.registry.words import Backend, Precision
 from modelreg_testing.onnx_models import conv_net, make_model, mlp, save, value, weight
 
 Array = NDArray[Any]

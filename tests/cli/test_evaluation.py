@@ -6,10 +6,11 @@ import pytest
 
 from modelreg.cli.context import Registry
 from modelreg.cli.evaluation import fetch_files, make_passes
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.errors import IntegrityError, NotFoundError
-from modelreg.registry.records import Precision, StoredFile
 from modelreg.registry.references import ModelReference
 from modelreg.registry.versions import get_version
+from modelreg.registry.words import Precision
 from modelreg_testing.cli import Shop
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from modelreg.config.settings import create_home, find_home, load_settings, new_home_path
 from modelreg.registry.errors import ConfigError, HomeNotFoundError, InvalidReferenceError, StorageError
-from modelreg.registry.records import Precision
+from modelreg.registry.words import Precision
 
 
 @pytest.fixture(autouse=True)

@@ -4,17 +4,11 @@ from pathlib import Path
 import pytest
 
 from modelreg.registry import blobs, engines
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
 from modelreg.registry.errors import IntegrityError, NotFoundError
-from modelreg.registry.records import (
-    Backend,
-    BlobKind,
-    EngineRecord,
-    EngineStatus,
-    Precision,
-    StoredFile,
-    ToolchainRecord,
-)
+from modelreg.registry.records import EngineRecord, ToolchainRecord
+from modelreg.registry.words import Backend, BlobKind, EngineStatus, Precision
 from modelreg_testing.registry import (
     ACTOR,
     add_engine,

@@ -25,11 +25,11 @@ from modelreg.registry.errors import (
     NotFoundError,
 )
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.records import ActivationKind, OperationState, Precision, Verdict
 from modelreg.registry.references import ModelReference
 from modelreg.registry.releasing import Activation, PromotionRequest, Releases, RollbackRequest
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.local import LocalStorage
+from modelreg.registry.words import ActivationKind, OperationState, Precision, Verdict
 from modelreg_testing.cli import Shop
 from modelreg_testing.contention import contend
 from modelreg_testing.storage_faults import Stopped, check_store, counting_ops, failing_ops, in_child, killing_ops

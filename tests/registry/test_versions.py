@@ -9,10 +9,11 @@ import sqlalchemy as sa
 from modelreg.registry import versions
 from modelreg.registry.blobs import list_blobs
 from modelreg.registry.clock import utc_now
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
 from modelreg.registry.errors import IntegrityError, InvalidReferenceError, NotFoundError
-from modelreg.registry.records import BlobKind, StoredFile
 from modelreg.registry.references import ModelReference, parse_reference
+from modelreg.registry.words import BlobKind
 from modelreg_testing.registry import (
     ACTOR,
     activate,

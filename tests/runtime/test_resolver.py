@@ -6,8 +6,8 @@ from modelreg.registry.clock import utc_now
 from modelreg.registry.errors import IntegrityError, InvalidReferenceError, NotFoundError
 from modelreg.registry.manifest import Manifest, make_manifest
 from modelreg.registry.pointers import next_pointer
-from modelreg.registry.records import ActivationKind, Backend, Precision
 from modelreg.registry.storage.local import LocalStorage
+from modelreg.registry.words import ActivationKind, Backend, Precision
 from modelreg.runtime.host import Gpu, Host
 from modelreg.runtime.resolver import judge, resolve
 from modelreg_testing.records import TRT, digest_of, make_engine, make_version

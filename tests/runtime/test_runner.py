@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from modelreg.registry.errors import MissingDependencyError, WorkerError
-from modelreg.registry.records import Backend
 from modelreg.registry.toolchains.process import WorkerDiedError
+from modelreg.registry.words import Backend
 from modelreg.runtime.runner import RunError, WorkerRunner
 from modelreg_testing.onnx_models import conv_net, identity, make_model, save, scalar_output, value, weight
 
@@ -36,8 +36,8 @@ def test_a_plan_runs_in_a_child_as_often_as_asked(tmp_path: Path) -> None:
     with WorkerRunner(save(model, tmp_path / "m.onnx"), backend=ORT) as runner:
         assert (runner.input_names, runner.output_names) == (["image"], ["logits"])
         assert runner.info["inputs"][0] == {"name": "image", "type": "tensor(float)", "shape": ["batch", 1, 12, 12]}
-        whole = runner.run({"image": images})["logits"]
-        rows = [runner.run({"image": images[i : i + 1]})["logits"] for i in range(5)]
+        whole: Array = runner.run({"image": images})["logits"]
+        rows: list[Array] = [runner.run({"image": images[i : i + 1]})["logits"] for i in range(5)]
     want = reference(model, {"image": images})
     np.testing.assert_allclose(whole, want, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(np.concatenate(rows), whole, rtol=1e-4, atol=1e-5)

@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from modelreg.cli.main import run
 from modelreg.config.settings import Home, create_home
 from modelreg.registry import versions
+from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.database import Database, sqlite_url
-from modelreg.registry.records import EngineRecord, Precision, Signature, SourceInfo, StoredFile, TensorSpec, Verdict
+from modelreg.registry.records import EngineRecord, SourceInfo
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.storage.open import create_storage, open_storage
+from modelreg.registry.words import Precision, Verdict
 from modelreg_testing.registry import ACTOR, add_engine, add_validation, add_version, make_database
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from modelreg.registry.database import Database, sqlite_url
 from modelreg.registry.errors import ActivationConflictError
-from modelreg.registry.records import Precision
 from modelreg.registry.references import ModelReference
 from modelreg.registry.releasing import PromotionRequest, Releases
 from modelreg.registry.storage.local import LocalStorage
+from modelreg.registry.words import Precision
 
 
 def contend(home: Path, *, model: str, channel: str, attempts: int) -> tuple[int, int]:

@@ -13,28 +13,28 @@ import sqlalchemy as sa
 
 from modelreg.registry import blobs, engines, releases, schema, validations, versions
 from modelreg.registry.clock import utc_now
+from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.database import Database, sqlite_url
 from modelreg.registry.pointers import Pointer, next_pointer
 from modelreg.registry.records import (
-    ActivationKind,
     ActivationRecord,
-    Backend,
-    BlobKind,
     EngineRecord,
-    EngineStatus,
-    GateOutcome,
     GateResult,
-    Json,
-    Precision,
-    Signature,
     SourceInfo,
-    StoredFile,
     TargetRecord,
-    TensorSpec,
     ToolchainRecord,
     ValidationRecord,
-    Verdict,
     VersionRecord,
+)
+from modelreg.registry.words import (
+    ActivationKind,
+    Backend,
+    BlobKind,
+    EngineStatus,
+    GateOutcome,
+    Json,
+    Precision,
+    Verdict,
 )
 
 ACTOR = "tester"
