@@ -24,8 +24,7 @@ from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
     from modelreg.config.settings import Settings
-    from modelreg.registry.promotion import PromotionPlan
-    from modelreg.registry.releasing import PromotionRequest
+    from modelreg.registry.promotion import PromotionPlan, PromotionRequest
     from modelreg.registry.words import Json, Precision
 
 
@@ -112,7 +111,7 @@ def _make_request(
     override_gates: bool,
     message: str,
 ) -> PromotionRequest:
-    from modelreg.registry.releasing import PromotionRequest
+    from modelreg.registry.promotion import PromotionRequest
 
     return PromotionRequest(
         preference=settings.preference_for,

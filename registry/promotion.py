@@ -15,6 +15,28 @@ Preference = Callable[[str], Sequence[Precision]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionRequest:
+    """What a user asks of a promotion; `expect_current=0` means that nothing may be active yet."""
+
+    preference: Preference
+    targets: tuple[str, ...] = ()
+    configured_targets: tuple[str, ...] = ()
+    precision: Precision | None = None
+    expect_current: int | None = None
+    override_gates: bool = False
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackRequest:
+    """What a user asks of a rollback."""
+
+    to_generation: int | None = None
+    expect_current: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStanding:
     """An engine with its newest validation."""
 

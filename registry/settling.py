@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from modelreg.registry import engines, releases, versions
 from modelreg.registry.database import Database
-from modelreg.registry.errors import IntegrityError, NotFoundError
+from modelreg.registry.errors import ForeignReleaseError, IntegrityError, NotFoundError
 from modelreg.registry.manifest import Manifest, parse_manifest
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.records import ActivationRecord, OperationRecord
@@ -86,8 +86,8 @@ def settle_channel(database: Database, storage: Storage, *, model: str, channel:
         The pointer, which the database agrees with afterwards.
 
     Raises:
-        IntegrityError: The database knows a later generation than the store (one of them was restored from a
-            backup), or the store serves a release of a version that the database does not have.
+        IntegrityError: The database knows a later generation than the store: one was restored from a backup.
+        ForeignReleaseError: The store serves a release of a version that the database does not have.
     """
     pointer = storage.complete_reserved(model, channel)
     found = compare(read_channel_state(database, model=model, channel=channel), pointer)
@@ -162,7 +162,7 @@ def _adopt_generations(
             except NotFoundError:
                 version = None
             if version is None or version.source.digest != manifest.source_digest:
-                raise IntegrityError(
+                raise ForeignReleaseError(
                     f"{model}@{channel} generation {generation} serves {model}:{document.version},"
                     " which this database does not have",
                     hint="The database was lost or replaced; restore its backup, or register the version again.",

@@ -25,8 +25,9 @@ from modelreg.registry.errors import (
     NotFoundError,
 )
 from modelreg.registry.pointers import Pointer
+from modelreg.registry.promotion import PromotionRequest, RollbackRequest
 from modelreg.registry.references import ModelReference
-from modelreg.registry.releasing import Activation, PromotionRequest, Releases, RollbackRequest
+from modelreg.registry.releasing import Activation, Releases
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.local import LocalStorage
 from modelreg.registry.words import ActivationKind, OperationState, Precision, Verdict

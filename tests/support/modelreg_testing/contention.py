@@ -6,8 +6,9 @@ from pathlib import Path
 
 from modelreg.registry.database import Database, sqlite_url
 from modelreg.registry.errors import ActivationConflictError
+from modelreg.registry.promotion import PromotionRequest
 from modelreg.registry.references import ModelReference
-from modelreg.registry.releasing import PromotionRequest, Releases
+from modelreg.registry.releasing import Releases
 from modelreg.registry.storage.local import LocalStorage
 from modelreg.registry.words import Precision
 
