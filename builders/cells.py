@@ -62,7 +62,7 @@ def build_cell(
     prepared = prepare_cell(request)
     existing = None if request.rebuild else find_existing(prepared, database)
     if existing is not None and all(storage.has_blob(file.digest) for file in existing.files):
-        return _reuse(prepared, existing, database, actor)
+        return CellOutcome(engine=existing, reused=True, warnings=prepared.warnings)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="modelreg-build-") as folder:
         files = CellFiles.create(Path(folder))
@@ -77,33 +77,6 @@ def build_cell(
                 _record(prepared, database, storage, files.log, began, made=None, error=reason, actor=actor)
             raise
     return CellOutcome(engine=engine, reused=False, warnings=prepared.warnings)
-
-
-def _reuse(prepared: PreparedCell, existing: EngineRecord, database: Database, actor: str) -> CellOutcome:
-    """Return the engine; noted again where a later attempt with another recipe has taken its cell."""
-    cell = prepared.request.cell
-    with database.read() as connection:
-        current = engines.current_engines(connection, version_id=cell.version.id)
-    if all(engine.id != existing.id for engine in current):
-        with database.write() as connection:
-            existing = engines.record_engine(
-                connection,
-                version=cell.version,
-                target=existing.target,
-                toolchain=existing.toolchain,
-                precision=existing.precision,
-                recipe=existing.recipe,
-                recipe_digest=existing.recipe_digest,
-                variant_digest=existing.variant_digest,
-                status=EngineStatus.BUILT,
-                files=existing.files,
-                realised=existing.realised,
-                build_s=existing.build_s,
-                log_digest=existing.log_digest,
-                error="",
-                actor=actor,
-            )
-    return CellOutcome(engine=existing, reused=True, warnings=prepared.warnings)
 
 
 def _write_head(log: Path, prepared: PreparedCell) -> None:

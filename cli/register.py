@@ -215,6 +215,7 @@ def _record(
             samples=prepared.samples,
             origin=prepared.origin,
             actor=registry.actor,
+            message=message,
         )
     return version, created, golden
 

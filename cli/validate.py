@@ -21,11 +21,12 @@ from modelreg.cli.options import (
     read_words,
 )
 from modelreg.cli.progress import Reporter, interrupted_by_sigterm
-from modelreg.cli.render import print_document, print_line, print_note, short
+from modelreg.cli.render import print_document, print_line, print_note, print_warning, short
 from modelreg.registry.errors import GateFailedError, NotFoundError, UsageError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
+    from modelreg.config.current_policies import CurrentPolicies
     from modelreg.config.policy import Policy
     from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
     from modelreg.registry.tensor_sets import TensorSet
@@ -42,6 +43,7 @@ class _Work:
     golden: GoldenSetRecord
     engines: list[EngineRecord]
     policies: dict[Precision, Policy]
+    current: CurrentPolicies
     loosened: dict[Precision, list[str]]
 
 
@@ -81,7 +83,8 @@ def command(
 ) -> int:
     """Run the engines of REF over its golden set and compare their outputs with the reference's, gate by gate.
 
-    Exits with 3 unless every engine passes; the verdicts are kept, and promote goes by the newest.
+    Exits with 3 unless every engine passes; the verdicts are kept, and promote goes by the newest, unless it was reached
+    under a looser policy than the registry's own.
     """
     registry = invocation.open_registry()
     registry.open()
@@ -104,7 +107,11 @@ def command(
                 "version": work.version.number,
                 "golden_set": work.golden.digest,
                 "validations": [
-                    {**validation_document(validation), "engine": engine_document(engine)}
+                    {
+                        **validation_document(validation),
+                        "engine": engine_document(engine),
+                        "objection": work.current.object_to(engine, validation),
+                    }
                     for engine, validation in judged
                 ],
             }
@@ -123,7 +130,8 @@ def _plan(
     targets: tuple[str, ...],
     policy: Path | None,
 ) -> _Work:
-    from modelreg.config.policy import load_policy, loosened_rules
+    from modelreg.config.current_policies import CurrentPolicies
+    from modelreg.config.policy import load_policy
     from modelreg.registry import engines, versions
 
     with registry.database.read() as connection:
@@ -153,8 +161,21 @@ def _plan(
         precision: load_policy(precision, override=policy, home=registry.home.path, model=version.model)
         for precision in wanted
     }
-    loosened = {precision: loosened_rules(policies[precision], base=load_policy(precision)) for precision in wanted}
-    return _Work(version=version, golden=golden, engines=chosen, policies=policies, loosened=loosened)
+    current = CurrentPolicies(registry.home.path, model=version.model)
+    loosened = {
+        precision: _find_loosened(policies[precision], bases=[load_policy(precision), current.read(precision)])
+        for precision in wanted
+    }
+    return _Work(
+        version=version, golden=golden, engines=chosen, policies=policies, current=current, loosened=loosened
+    )
+
+
+def _find_loosened(policy: Policy, *, bases: list[Policy]) -> list[str]:
+    """Return where a policy is looser than the shipped one, or than the registry's."""
+    from modelreg.config.policy import loosened_rules
+
+    return list(dict.fromkeys(line for base in bases for line in loosened_rules(policy, base=base)))
 
 
 def _validate_all(
@@ -247,7 +268,8 @@ def _conclude(invocation: Invocation, work: _Work, judged: list[tuple[EngineReco
     bad = [(engine, validation) for engine, validation in judged if validation.verdict != "pass"]
     reference = work.version.reference
     if not bad:
-        if not invocation.as_json:
+        objections = _warn_of_objections(work, judged)
+        if not invocation.as_json and not objections:
             print_note(f"next: modelreg promote {reference} --to production")
         return 0
     from modelreg.cli.failures import report_after_result
@@ -259,6 +281,17 @@ def _conclude(invocation: Invocation, work: _Work, judged: list[tuple[EngineReco
             hint=f"The gates above say what was measured; `modelreg show {reference}` keeps showing it.",
         )
     )
+
+
+def _warn_of_objections(work: _Work, judged: list[tuple[EngineRecord, ValidationRecord]]) -> int:
+    """Say which passes promote will not go by, and return how many."""
+    objections = [
+        (engine, objection) for engine, validation in judged if (objection := work.current.object_to(engine, validation))
+    ]
+    for engine, objection in objections:
+        name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
+        print_warning(f"promote will not go by the pass of {name}: {objection}")
+    return len(objections)
 
 
 def _preview(invocation: Invocation, work: _Work) -> None:

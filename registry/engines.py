@@ -255,15 +255,24 @@ def list_engines(connection: sa.Connection, *, version_id: int) -> list[EngineRe
 
 
 def current_engines(connection: sa.Connection, *, version_id: int) -> list[EngineRecord]:
-    """Return the newest attempt at each cell (target, precision, backend, its version), in order of first attempt.
+    """Return what counts of a version's attempts, oldest first.
 
-    A cell whose newest attempt failed shows that failure, whatever was built before.
+    That is the newest built engine of each recipe in each cell (target, precision, backend, its version), and a
+    failure where nothing was built in that cell afterwards. So another recipe, or a rebuild that fails, never hides
+    an engine that works.
     """
-    cells: dict[tuple[str, str, str, str], EngineRecord] = {}
+    built: dict[tuple[str, ...], EngineRecord] = {}
+    failed: dict[tuple[str, ...], EngineRecord] = {}
     for record in list_engines(connection, version_id=version_id):
         toolchain = record.toolchain
-        cells[record.target.name, record.precision, toolchain.backend, toolchain.version] = record
-    return list(cells.values())
+        cell = (record.target.name, str(record.precision), str(toolchain.backend), toolchain.version)
+        if record.status is EngineStatus.BUILT:
+            recipe = (*cell, record.recipe_digest)
+            built[recipe] = record
+            failed.pop(cell, None)
+        else:
+            failed[cell] = record
+    return sorted((*built.values(), *failed.values()), key=lambda record: record.id)
 
 
 def get_engine(connection: sa.Connection, engine_id: int) -> EngineRecord:

@@ -182,6 +182,7 @@ class ValidationRecord:
     engine_id: int
     golden_digest: str
     policy_digest: str
+    policy: Json
     verdict: Verdict
     gates: tuple[GateResult, ...]
     report_digest: str

@@ -114,10 +114,10 @@ class Releases:
         """
         check_name(channel, what="channel")
         model = reference.model
+        if reference.channel not in (None, channel):
+            self._settle(model, reference.channel)  # what it serves is read from the database below
         with self._storage.exclusive(model, channel, timeout_s=self._lock_timeout_s):
-            current = settle_channel(
-                self._require_database(), self._storage, model=model, channel=channel, actor=self._actor
-            )
+            current = self._settle_held(model, channel)
             check_expected(channel, current, request.expect_current)
             intent = self._begin_promotion(reference, channel, current, request)
             try:
@@ -130,6 +130,13 @@ class Releases:
                 return Activation(pointer=current, previous=current, plan=intent.plan, changed=False)
             recorded = self._swapper.swap(intent.pointer, current=current, operation=intent.operation)
             return Activation(pointer=intent.pointer, previous=current, plan=intent.plan, recorded=recorded)
+
+    def _settle(self, model: str, channel: str) -> None:
+        with self._storage.exclusive(model, channel, timeout_s=self._lock_timeout_s):
+            self._settle_held(model, channel)
+
+    def _settle_held(self, model: str, channel: str) -> Pointer | None:
+        return settle_channel(self._require_database(), self._storage, model=model, channel=channel, actor=self._actor)
 
     def _active_targets(self, current: Pointer | None) -> tuple[str, ...]:
         if current is None:

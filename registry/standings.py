@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from modelreg.registry import engines, validations, versions
+from modelreg.registry import engines, releases, validations, versions
 from modelreg.registry.promotion import (
     EngineStanding,
     PromotionPlan,
@@ -15,6 +15,7 @@ from modelreg.registry.promotion import (
     plan_promotion,
     required_targets,
 )
+from modelreg.registry.records import EngineRecord, VersionRecord
 from modelreg.registry.references import ModelReference
 
 
@@ -26,7 +27,7 @@ def read_plan(
 
     Args:
         connection: In any transaction; in a writing one no verdict can change before it ends.
-        reference: The version.
+        reference: The version; a channel means exactly the engines that it serves.
         active: The targets that the channel serves now.
         request: What the user asks.
 
@@ -35,7 +36,7 @@ def read_plan(
         GateFailedError: Gates are to be overridden, and a target has no engine that was built.
     """
     version = versions.get_version(connection, reference)
-    cells = engines.current_engines(connection, version_id=version.id)
+    cells = _candidates(connection, reference, version)
     newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in cells])
     golden = versions.newest_golden_set(connection, version_id=version.id)
     built = [engine.target.name for engine in cells if engine.files]
@@ -48,5 +49,14 @@ def read_plan(
         golden_digest=golden.digest if golden else None,
         preference=request.preference,
         precision=request.precision,
+        accepts=request.accepts,
     )
     return override_gates(plan) if request.override_gates and plan.missing else plan
+
+
+def _candidates(connection: sa.Connection, reference: ModelReference, version: VersionRecord) -> list[EngineRecord]:
+    if reference.channel is None:
+        return engines.current_engines(connection, version_id=version.id)
+    channel_id = releases.find_channel(connection, model=reference.model, name=reference.channel)
+    served = set() if channel_id is None else set(releases.active_engines(connection, channel_id=channel_id).values())
+    return [engine for engine in engines.list_engines(connection, version_id=version.id) if engine.id in served]

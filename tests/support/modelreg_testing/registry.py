@@ -87,7 +87,7 @@ def add_version(
     return record
 
 
-def add_golden_set(connection: sa.Connection, version: VersionRecord, *, word: object = 0) -> str:
+def add_golden_set(connection: sa.Connection, version: VersionRecord, *, word: object = 0, message: str = "") -> str:
     """Add a golden set of 64 samples and return its digest."""
     digest = digest_of(f"golden {word}")
     versions.add_golden_set(
@@ -98,6 +98,7 @@ def add_golden_set(connection: sa.Connection, version: VersionRecord, *, word: o
         samples=64,
         origin={"torch": "2.13", "seed": 0},
         actor=ACTOR,
+        message=message,
     )
     return digest
 
