@@ -24,19 +24,13 @@ import sqlalchemy as sa
 from modelreg.migrations.runner import create_database
 from modelreg.registry import engines, releases, versions
 from modelreg.registry.clock import utc_now
+from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.database import Database, insert_row, sqlite_url
 from modelreg.registry.pointers import Pointer, next_pointer
-from modelreg.registry.records import (
-    ActivationKind,
-    Backend,
-    Signature,
-    SourceInfo,
-    StoredFile,
-    TensorSpec,
-    VersionRecord,
-)
+from modelreg.registry.records import SourceInfo, VersionRecord
 from modelreg.registry.references import ModelReference
 from modelreg.registry.schema import engine, version, version_file
+from modelreg.registry.words import ActivationKind, Backend
 
 PEER_MS = {10: 3.8, 100_000: 1652.0}
 

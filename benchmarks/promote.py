@@ -23,23 +23,15 @@ import sqlalchemy as sa
 from modelreg.migrations.runner import create_database
 from modelreg.registry import engines, validations, versions
 from modelreg.registry.clock import utc_now
+from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.database import Database, sqlite_url
-from modelreg.registry.records import (
-    Backend,
-    EngineStatus,
-    GateOutcome,
-    GateResult,
-    Precision,
-    Signature,
-    SourceInfo,
-    StoredFile,
-    TensorSpec,
-    Verdict,
-)
+from modelreg.registry.promotion import PromotionRequest
+from modelreg.registry.records import GateResult, SourceInfo
 from modelreg.registry.references import ModelReference
-from modelreg.registry.releasing import PromotionRequest, Releases
+from modelreg.registry.releasing import Releases
 from modelreg.registry.schema import model, version
 from modelreg.registry.storage.local import LocalStorage
+from modelreg.registry.words import Backend, EngineStatus, GateOutcome, Precision, Verdict
 
 PEER_MS = {10: 3.8, 100_000: 1652.0}
 TENSOR = TensorSpec(name="x", dtype="float32", shape=("N", 3, 224, 224))

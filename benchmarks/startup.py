@@ -28,7 +28,7 @@ CASES: tuple[tuple[str, tuple[str, ...], str, float], ...] = (
     ("show", ("show", "lenet:1"), CORE, 1.25),
     ("history", ("history", "lenet"), CORE, 1.25),
     ("promote", ("promote", "lenet:{turn}", "--to", "production"), CORE, 1.25),
-    ("rollback", ("rollback", "lenet", "--channel", "production", "--to-generation", "{turn}"), CORE, 1.25),
+    ("rollback", ("rollback", "lenet", "--channel", "production", "--to-generation", "{other}"), CORE, 1.25),
 )
 
 
@@ -46,7 +46,7 @@ def main() -> None:
             for turn in range(runs):
                 floors.append(cpu_seconds([sys.executable, "-c", "pass"]))
                 peers.append(cpu_seconds([sys.executable, "-c", peer]))
-                command = [word.format(turn=1 + turn % 2) for word in words]
+                command = [word.format(turn=1 + turn % 2, other=1 + (turn + runs) % 2) for word in words]
                 ours.append(cpu_seconds([str(Path(sys.executable).with_name("modelreg")), *command]))
             ratio = statistics.median(o / p for o, p in zip(ours, peers, strict=True))
             print(

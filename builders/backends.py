@@ -11,9 +11,10 @@ from modelreg.builders.failures import build_error
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.interface import Builder, BuildOptions, BuildRequest, BuildResult, OnProgress, ToolchainSpec
 from modelreg.builders.rtx import RtxBuilder
+from modelreg.registry.contents import Signature
 from modelreg.registry.errors import BuildError, MissingDependencyError, UsageError
-from modelreg.registry.records import Backend, Json, Signature
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
+from modelreg.registry.words import Backend, Json
 
 _ORT_JOBS = Path(__file__).with_name("ort.py")
 _LEVELS = ("disabled", "basic", "extended", "all")

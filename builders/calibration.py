@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelreg.builders.interface import CalibrationOptions
+from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.errors import GoldenSetError, UsageError
-from modelreg.registry.records import Json, Signature, TensorSpec
+from modelreg.registry.words import Json
 
 if TYPE_CHECKING:
     from modelreg.registry.tensor_sets import TensorInfo, TensorSet

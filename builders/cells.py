@@ -21,17 +21,13 @@ from modelreg.builders.precision import require_precision
 from modelreg.builders.variants import VariantWorker
 from modelreg.registry import engines
 from modelreg.registry.blobs import record_blob
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import BuildError, ModelregError
-from modelreg.registry.records import (
-    BlobKind,
-    EngineRecord,
-    EngineStatus,
-    Json,
-    StoredFile,
-)
+from modelreg.registry.records import EngineRecord
 from modelreg.registry.storage.interface import Storage
+from modelreg.registry.words import BlobKind, EngineStatus, Json
 
 __all__ = ["CellOutcome", "CellPlan", "CellRequest", "build_cell", "plan_cells", "prepare_cell"]
 
@@ -66,7 +62,7 @@ def build_cell(
     prepared = prepare_cell(request)
     existing = None if request.rebuild else find_existing(prepared, database)
     if existing is not None and all(storage.has_blob(file.digest) for file in existing.files):
-        return _reuse(prepared, existing, database, actor)
+        return CellOutcome(engine=existing, reused=True, warnings=prepared.warnings)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="modelreg-build-") as folder:
         files = CellFiles.create(Path(folder))
@@ -81,33 +77,6 @@ def build_cell(
                 _record(prepared, database, storage, files.log, began, made=None, error=reason, actor=actor)
             raise
     return CellOutcome(engine=engine, reused=False, warnings=prepared.warnings)
-
-
-def _reuse(prepared: PreparedCell, existing: EngineRecord, database: Database, actor: str) -> CellOutcome:
-    """Return the engine; noted again where a later attempt with another recipe has taken its cell."""
-    cell = prepared.request.cell
-    with database.read() as connection:
-        current = engines.current_engines(connection, version_id=cell.version.id)
-    if all(engine.id != existing.id for engine in current):
-        with database.write() as connection:
-            existing = engines.record_engine(
-                connection,
-                version=cell.version,
-                target=existing.target,
-                toolchain=existing.toolchain,
-                precision=existing.precision,
-                recipe=existing.recipe,
-                recipe_digest=existing.recipe_digest,
-                variant_digest=existing.variant_digest,
-                status=EngineStatus.BUILT,
-                files=existing.files,
-                realised=existing.realised,
-                build_s=existing.build_s,
-                log_digest=existing.log_digest,
-                error="",
-                actor=actor,
-            )
-    return CellOutcome(engine=existing, reused=True, warnings=prepared.warnings)
 
 
 def _write_head(log: Path, prepared: PreparedCell) -> None:

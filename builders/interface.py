@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from modelreg.builders.profiles import ProfileShapes
-from modelreg.registry.records import Backend, Json, Precision, Signature, VersionRecord
+from modelreg.registry.contents import Signature
+from modelreg.registry.records import VersionRecord
+from modelreg.registry.words import Backend, Json, Precision
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from modelreg.builders.recipe import Recipe
 from modelreg.registry import engines, versions
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
 from modelreg.registry.errors import ModelregError
-from modelreg.registry.records import SourceInfo, StoredFile, VersionRecord
+from modelreg.registry.records import SourceInfo, VersionRecord
 from modelreg.registry.storage.interface import Storage
 
 if TYPE_CHECKING:

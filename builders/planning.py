@@ -14,7 +14,8 @@ from modelreg.builders.recipe import Recipe, make_recipe
 from modelreg.registry import engines
 from modelreg.registry.database import Database
 from modelreg.registry.errors import BuildError, CellRefusedError, ModelregError, UsageError
-from modelreg.registry.records import EngineRecord, EngineStatus, Json, Precision
+from modelreg.registry.records import EngineRecord
+from modelreg.registry.words import EngineStatus, Json, Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

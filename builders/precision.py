@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from modelreg.registry.errors import CellRefusedError, PrecisionError
-from modelreg.registry.records import Backend, Json, Precision
+from modelreg.registry.words import Backend, Json, Precision
 
 WEIGHTED_OPS = ("Conv", "Gemm", "MatMul")
 """Op types with constant weights that INT8 must reach; what the CPU has integer kernels for."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.errors import UsageError
-from modelreg.registry.records import Json, Signature, TensorSpec
+from modelreg.registry.words import Json
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]

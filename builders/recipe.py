@@ -13,7 +13,7 @@ from modelreg.builders.interface import BuildOptions
 from modelreg.builders.precision import Translation
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import UsageError
-from modelreg.registry.records import Backend, Json
+from modelreg.registry.words import Backend, Json
 
 VARIANT_REVISION = 1
 """Raised when the code that makes variants changes what it makes."""

@@ -8,10 +8,11 @@ from pathlib import Path
 from modelreg.builders.failures import build_error
 from modelreg.builders.interface import BuildOptions, BuildRequest, BuildResult, OnProgress, ToolchainSpec
 from modelreg.builders.profiles import resolve_profiles
+from modelreg.registry.contents import Signature
 from modelreg.registry.errors import BuildError, UsageError
 from modelreg.registry.plans import PlanHeader, disagreement, read_plan_header
-from modelreg.registry.records import Backend, Json, Signature
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
+from modelreg.registry.words import Backend, Json
 
 _JOBS = Path(__file__).with_name("trt_rtx.py")
 

@@ -11,8 +11,8 @@ from typing import Any
 from modelreg.builders.calibration import CalibrationSet
 from modelreg.builders.failures import build_error
 from modelreg.builders.interface import OnProgress
-from modelreg.registry.records import Json
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
+from modelreg.registry.words import Json
 
 _JOB_FILE = Path(__file__).with_name("variant_jobs.py")
 

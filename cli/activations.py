@@ -9,8 +9,8 @@ from modelreg.registry.clock import iso
 
 if TYPE_CHECKING:
     from modelreg.registry.pointers import Pointer
-    from modelreg.registry.records import Json
     from modelreg.registry.releasing import Activation
+    from modelreg.registry.words import Json
 
 
 def print_activation(activation: Activation, *, as_json: bool) -> None:

@@ -22,7 +22,8 @@ from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
     from modelreg.builders.profiles import ProfileShapes
-    from modelreg.registry.records import Precision, VersionRecord
+    from modelreg.registry.records import VersionRecord
+    from modelreg.registry.words import Precision
 
 _METHODS = ("entropy", "minmax", "percentile")
 

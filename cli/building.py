@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from modelreg.builders.choosing import TargetChoice
     from modelreg.builders.interface import BuildOptions, ToolchainSpec
     from modelreg.builders.planning import CellPlan, CellRequest
-    from modelreg.registry.records import Precision, VersionRecord
+    from modelreg.registry.records import VersionRecord
+    from modelreg.registry.words import Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,9 @@ from modelreg.cli.tables import Column, print_table
 from modelreg.registry.clock import iso
 
 if TYPE_CHECKING:
-    from modelreg.registry.records import EngineRecord, GateResult, Json, ValidationRecord
+    from modelreg.registry.promotion import Candidate
+    from modelreg.registry.records import EngineRecord, GateResult, ValidationRecord
+    from modelreg.registry.words import Json
 
 _SHOWN_SAMPLES = 5
 _SHOWN_NODES = 5
@@ -88,8 +90,8 @@ def validation_document(validation: ValidationRecord) -> Json:
     }
 
 
-def print_engines(engines: Sequence[EngineRecord], validations: dict[int, ValidationRecord], *, no_color: bool) -> None:
-    """Print one line for each engine."""
+def print_engines(candidates: Sequence[Candidate], validations: dict[int, ValidationRecord], *, no_color: bool) -> None:
+    """Print one line for each engine; a verdict that does not count is `stale`."""
     columns = (
         Column(header="ENGINE", right=True),
         Column(header="TARGET"),
@@ -99,14 +101,18 @@ def print_engines(engines: Sequence[EngineRecord], validations: dict[int, Valida
         Column(header="VERDICT"),
         Column(header="GATES", right=True),
     )
-    print_table(columns, [_engine_row(engine, validations.get(engine.id)) for engine in engines], no_color=no_color)
+    rows = [_engine_row(candidate, validations.get(candidate.engine.id)) for candidate in candidates]
+    print_table(columns, rows, no_color=no_color)
 
 
-def _engine_row(engine: EngineRecord, validation: ValidationRecord | None) -> tuple[str, ...]:
+def _engine_row(candidate: Candidate, validation: ValidationRecord | None) -> tuple[str, ...]:
+    engine = candidate.engine
     cell = (str(engine.id), engine.target.name, str(engine.precision))
     if not engine.files:
         return (*cell, str(engine.status), "-", "-", "-")
-    judged = ("none", "-") if validation is None else (str(validation.verdict), count_passed(validation))
+    judged = ("none", "-")
+    if validation is not None:
+        judged = ("stale" if candidate.is_stale else str(validation.verdict), count_passed(validation))
     return (*cell, say_realised(engine), size(engine.size_bytes), *judged)
 
 

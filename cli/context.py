@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,14 +16,14 @@ if TYPE_CHECKING:
     from modelreg.registry.storage.interface import Progress, Storage
 
 
-@dataclass(slots=True)
 class Invocation:
     """One run of the command line; `home`, `as_json`, `verbose` and `no_color` are the global options."""
 
-    home: Path | None = None
-    as_json: bool = False
-    verbose: bool = False
-    no_color: bool = False
+    def __init__(self) -> None:
+        self.home: Path | None = None
+        self.as_json = False
+        self.verbose = False
+        self.no_color = False
 
     def find_home(self) -> Home:
         """Return the registry's folder; raises HomeNotFoundError where there is none."""

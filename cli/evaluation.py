@@ -10,7 +10,8 @@ from modelreg.registry.errors import IntegrityError, NotFoundError
 
 if TYPE_CHECKING:
     from modelreg.cli.context import Registry
-    from modelreg.registry.records import EngineRecord, StoredFile, VersionRecord
+    from modelreg.registry.contents import StoredFile
+    from modelreg.registry.records import EngineRecord, VersionRecord
     from modelreg.registry.storage.interface import Storage
     from modelreg.validators.interface import EvaluationPass
 
@@ -35,7 +36,7 @@ def make_passes(
     engine: EngineRecord, plan: Path, version: VersionRecord, registry: Registry, folder: Path
 ) -> list[EvaluationPass]:
     """Return every way in which the engine must satisfy its policy."""
-    from modelreg.registry.records import Backend, Precision
+    from modelreg.registry.words import Backend, Precision
     from modelreg.runtime.runner import WorkerRunner
     from modelreg.validators.interface import EvaluationPass
 

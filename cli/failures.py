@@ -77,15 +77,21 @@ def report(failure: Failure, error: BaseException, *, as_json: bool, verbose: bo
         traceback.print_exception(error, file=sys.stderr)
     _print_failure(failure)
     if as_json:
-        body = {
-            "kind": failure.kind,
-            "message": failure.message,
-            "hint": failure.hint,
-            "exit_code": failure.exit_code,
-            **failure.details,
-        }
-        print_document({"error": body})
+        _print_document(failure)
     return failure.exit_code
+
+
+def _print_document(failure: Failure) -> None:
+    body = {
+        "kind": failure.kind,
+        "message": failure.message,
+        "hint": failure.hint,
+        "exit_code": failure.exit_code,
+    }
+    try:
+        print_document({"error": {**failure.details, **body}})
+    except (TypeError, ValueError):  # particulars that came from elsewhere and that JSON cannot say
+        print_document({"error": body})
 
 
 def report_after_result(error: ModelregError) -> int:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from modelreg.registry.database import Database
-    from modelreg.registry.records import ActivationRecord, Json
+    from modelreg.registry.records import ActivationRecord
     from modelreg.registry.storage.interface import Storage
+    from modelreg.registry.words import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

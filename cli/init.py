@@ -10,7 +10,7 @@ from modelreg.cli.context import Invocation, locate_database
 from modelreg.cli.options import dry_run_option, make_command
 from modelreg.cli.render import print_document, print_line, print_note
 from modelreg.config.settings import Home, create_home, new_home_path
-from modelreg.registry.errors import StorageError, UsageError
+from modelreg.registry.errors import DatabaseError, StorageError, UsageError
 
 
 @make_command(
@@ -38,6 +38,8 @@ def command(invocation: Invocation, *, store: str | None, dry_run: bool) -> None
             hint="Choose another --home for another store.",
         )
     store_url = wanted or home.store_url
+    if existed:
+        _require_no_lost_database(home)
     if not dry_run:
         _create(home, store_url=store_url, configured=wanted)
     if invocation.as_json:
@@ -55,6 +57,24 @@ def command(invocation: Invocation, *, store: str | None, dry_run: bool) -> None
     print_line(f"{home.path} {did}, store {store_url}")
     if not existed and not dry_run:
         print_note("next: modelreg register NAME MODEL.onnx")
+
+
+def _require_no_lost_database(home: Home) -> None:
+    """Refuse to put an empty database beside a store that serves releases: it would know none of them."""
+    from modelreg.registry.storage.open import open_storage
+
+    if home.database_path is None or home.database_path.exists():
+        return
+    try:
+        channels = open_storage(home.store_url).list_channels()
+    except StorageError:
+        return
+    if channels:
+        served = ", ".join(f"{model}@{channel}" for model, channel in channels[:3])
+        raise DatabaseError(
+            f"database {home.database_path} is gone, and the store serves {served}",
+            hint="Restore its backup; `which` and `rollback` work without. To start over, use another --home.",
+        )
 
 
 def _locate_store(store: str) -> str:

@@ -13,7 +13,8 @@ from modelreg.cli.tables import Column, print_table
 from modelreg.registry.clock import iso
 
 if TYPE_CHECKING:
-    from modelreg.registry.records import Json, VersionRecord
+    from modelreg.registry.records import VersionRecord
+    from modelreg.registry.words import Json
 
 
 @make_command(

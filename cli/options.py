@@ -14,7 +14,7 @@ from modelreg.registry.references import ModelReference, check_name, parse_refer
 
 if TYPE_CHECKING:
     from modelreg.builders.profiles import ProfileShapes
-    from modelreg.registry.records import Precision
+    from modelreg.registry.words import Precision
 
 CONTEXT: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
@@ -118,7 +118,7 @@ def read_words(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def read_precision(value: str) -> Precision:
     """Read one precision."""
-    from modelreg.registry.records import Precision
+    from modelreg.registry.words import Precision
 
     try:
         return Precision(value.strip().lower())

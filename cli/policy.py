@@ -14,7 +14,9 @@ from modelreg.cli.tables import Column, print_table
 from modelreg.registry.errors import HomeNotFoundError
 
 if TYPE_CHECKING:
-    from modelreg.registry.records import Precision
+    from modelreg.config.policy import Policy
+    from modelreg.config.settings import Home
+    from modelreg.registry.words import Precision
 
 
 @click.group(
@@ -46,24 +48,63 @@ def command() -> None:
 )
 @click.pass_obj
 def show(invocation: Invocation, *, precision: Precision, model: str | None, override: Path | None) -> None:
-    """Show the rules of a precision: what is measured, on which outputs, and the limit."""
-    from modelreg.config.policy import load_policy
+    """Show the rules of a precision: what is measured, on which outputs, and the limit.
 
-    try:
-        home = invocation.find_home().path
-    except HomeNotFoundError:
-        if invocation.home is not None:
-            raise
-        home = None  # outside a registry, the shipped policy is shown
-    policy = load_policy(precision, override=override, home=home, model=model)
+    The gates below the table apply always, whatever a policy says.
+    """
+    from modelreg.config.policy import ALWAYS, load_policy
+
+    home = _find_home(invocation, model)
+    if home is not None and model is not None:
+        _require_model(home, model)
+    policy = load_policy(precision, override=override, home=None if home is None else home.path, model=model)
     if invocation.as_json:
-        print_document({"digest": policy.digest, "origins": list(policy.origins), "policy": policy.to_json()})
+        print_document(
+            {
+                "precision": str(precision),
+                "judged_as": str(policy.precision),
+                "digest": policy.digest,
+                "origins": list(policy.origins),
+                "policy": policy.to_json(),
+                "always": dict(ALWAYS),
+            }
+        )
         return
+    _print(policy, precision, no_color=invocation.no_color)
+
+
+def _find_home(invocation: Invocation, model: str | None) -> Home | None:
+    """Return the registry; outside one, None: the shipped policy is shown then, but no model is known."""
+    try:
+        return invocation.find_home()
+    except HomeNotFoundError:
+        if invocation.home is not None or model is not None:
+            raise
+        return None
+
+
+def _require_model(home: Home, model: str) -> None:
+    """Refuse a model that the registry does not have: a typo must not show another policy than is in force."""
+    from modelreg.cli.context import open_database
+    from modelreg.registry.versions import list_versions
+
+    with open_database(home).read() as connection:
+        list_versions(connection, model=model, limit=1)
+
+
+def _print(policy: Policy, precision: Precision, *, no_color: bool) -> None:
+    from modelreg.config.policy import ALWAYS
+
+    if policy.precision is not precision:
+        print_line(f"{precision} is judged by the policy of {policy.precision}")
     print_line(f"{policy.precision}: policy {short(policy.digest)} from {policy.name}")
     print_line()
     columns = (Column(header="METRIC"), Column(header="OUTPUTS"), Column(header="LIMIT", right=True))
     rows = [(str(r.metric), str(r.applies_to), f"{r.comparison} {number(r.limit)}") for r in policy.rules]
-    print_table(columns, rows, no_color=invocation.no_color)
+    print_table(columns, rows, no_color=no_color)
+    print_line()
+    for gate, demand in ALWAYS.items():
+        print_line(f"always: {gate}: {demand}")
 
 
 add_global_options(command)

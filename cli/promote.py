@@ -23,10 +23,9 @@ from modelreg.registry.errors import GateFailedError, UsageError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
-    from modelreg.config.settings import Settings
-    from modelreg.registry.promotion import PromotionPlan
-    from modelreg.registry.records import Json, Precision
-    from modelreg.registry.releasing import PromotionRequest
+    from modelreg.config.settings import Home
+    from modelreg.registry.promotion import PromotionPlan, PromotionRequest
+    from modelreg.registry.words import Json, Precision
 
 
 @make_command(
@@ -70,7 +69,8 @@ def command(
     """Make the engines of REF active on a channel: one per target, all or none.
 
     REF is NAME:VERSION, NAME@CHANNEL or NAME@sha256:DIGEST. Among the engines whose newest validation passes, the
-    precision that the settings prefer is chosen for each target.
+    precision that the settings prefer is chosen for each target. A validation counts if it was no looser than what the
+    registry's policies demand now.
     """
     if reference == ModelReference(model=reference.model):
         raise UsageError(
@@ -82,7 +82,8 @@ def command(
     home = invocation.find_home()
     storage, database = open_store(home), open_database(home)
     request = _make_request(
-        home.settings,
+        home,
+        reference,
         channel,
         targets=targets,
         precision=precision,
@@ -103,7 +104,8 @@ def command(
 
 
 def _make_request(
-    settings: Settings,
+    home: Home,
+    reference: ModelReference,
     channel: str,
     *,
     targets: tuple[str, ...],
@@ -112,12 +114,14 @@ def _make_request(
     override_gates: bool,
     message: str,
 ) -> PromotionRequest:
-    from modelreg.registry.releasing import PromotionRequest
+    from modelreg.config.current_policies import CurrentPolicies
+    from modelreg.registry.promotion import PromotionRequest
 
     return PromotionRequest(
-        preference=settings.preference_for,
+        preference=home.settings.preference_for,
         targets=targets,
-        configured_targets=settings.channel_targets(channel),
+        configured_targets=home.settings.channel_targets(channel),
+        accepts=CurrentPolicies(home.path, model=reference.model).object_to,
         precision=precision,
         expect_current=expect_current,
         override_gates=override_gates,

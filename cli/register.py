@@ -17,8 +17,9 @@ from modelreg.cli.versions import source_document, version_document
 from modelreg.registry.errors import UsageError
 
 if TYPE_CHECKING:
-    from modelreg.registry.records import GoldenSetRecord, Json, VersionRecord
+    from modelreg.registry.records import GoldenSetRecord, VersionRecord
     from modelreg.registry.sources.inspect import InspectedSource
+    from modelreg.registry.words import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +215,7 @@ def _record(
             samples=prepared.samples,
             origin=prepared.origin,
             actor=registry.actor,
+            message=message,
         )
     return version, created, golden
 

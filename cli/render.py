@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -11,6 +12,8 @@ import click
 
 JSON_SCHEMA = 1
 """The number in every document; it changes when a field changes its meaning or goes away."""
+
+_LONE_DIGEST = re.compile(r"(?<![\w/.:-])[0-9a-f]{64}(?!\w|[/-]|\.\w)")
 
 
 def print_document(body: Mapping[str, Any]) -> None:
@@ -48,6 +51,11 @@ def one_line(text: str) -> str:
 def short(digest: str) -> str:
     """Return the first 12 hex digits of a digest, or `-` for none."""
     return digest[:12] or "-"
+
+
+def shorten_digests(text: str) -> str:
+    """Return `text` with its digests shortened; those in a path or a reference are needed whole."""
+    return _LONE_DIGEST.sub(lambda found: short(found.group()), text)
 
 
 def size(size_bytes: int) -> str:

@@ -71,7 +71,7 @@ def command(
     """
     if drill and dry_run:
         raise UsageError("--drill and --dry-run exclude each other", hint="--drill re-hashes, --dry-run does not.")
-    from modelreg.registry.releasing import RollbackRequest
+    from modelreg.registry.promotion import RollbackRequest
 
     home = invocation.find_home()
     storage = open_store(home)

@@ -25,13 +25,9 @@ from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
     from modelreg.registry.pointers import Pointer
-    from modelreg.registry.records import (
-        EngineRecord,
-        GoldenSetRecord,
-        Json,
-        ValidationRecord,
-        VersionRecord,
-    )
+    from modelreg.registry.promotion import Candidate
+    from modelreg.registry.records import GoldenSetRecord, ValidationRecord, VersionRecord
+    from modelreg.registry.words import Json
 
 
 @make_command(
@@ -48,7 +44,8 @@ if TYPE_CHECKING:
 def command(invocation: Invocation, *, reference: ModelReference) -> None:
     """Show a version: its source, signature, engines, gates and channels; with a bare NAME, what its channels serve.
 
-    With -v, every gate of every engine is shown, and what became of its nodes.
+    With -v, every gate of every engine is shown, and what became of its nodes. A verdict is `stale` where promote would
+    not go by it: it was reached against another golden set, or under a looser policy than the registry has now.
     """
     registry = invocation.open_registry()
     if reference == ModelReference(model=reference.model):
@@ -63,7 +60,7 @@ class _Facts:
 
     version: VersionRecord
     golden: GoldenSetRecord | None
-    engines: list[EngineRecord]
+    candidates: list[Candidate]
     validations: dict[int, ValidationRecord]
     pointers: list[Pointer]
 
@@ -79,7 +76,9 @@ def _read_pointers(registry: Registry, model: str) -> list[Pointer]:
 
 
 def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
+    from modelreg.config.current_policies import CurrentPolicies
     from modelreg.registry import engines, validations, versions
+    from modelreg.registry.promotion import EngineStanding, judge_engine
 
     with registry.database.read() as connection:
         version = versions.get_version(connection, reference)
@@ -87,7 +86,16 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
         built = engines.current_engines(connection, version_id=version.id)
         judged = validations.newest_validations(connection, engine_ids=[engine.id for engine in built])
     pointers = [pointer for pointer in _read_pointers(registry, version.model) if pointer.version == version.number]
-    return _Facts(version=version, golden=golden, engines=built, validations=judged, pointers=pointers)
+    policies = CurrentPolicies(registry.home.path, model=version.model)
+    candidates = [
+        judge_engine(
+            EngineStanding(engine=engine, validation=judged.get(engine.id)),
+            golden_digest=golden.digest if golden else None,
+            accepts=policies.object_or_say_why_not,
+        )
+        for engine in built
+    ]
+    return _Facts(version=version, golden=golden, candidates=candidates, validations=judged, pointers=pointers)
 
 
 def _show_version(invocation: Invocation, registry: Registry, reference: ModelReference) -> None:
@@ -105,17 +113,18 @@ def _show_version(invocation: Invocation, registry: Registry, reference: ModelRe
         for overridden in pointer.overridden:
             _print_fact("", f"gates overridden: {overridden}")
     print_line()
-    if not facts.engines:
+    if not facts.candidates:
         print_line(f"no engines yet: modelreg build {facts.version.reference}")
         return
-    print_engines(facts.engines, facts.validations, no_color=invocation.no_color)
+    print_engines(facts.candidates, facts.validations, no_color=invocation.no_color)
     _print_troubles(facts)
     if invocation.verbose:
         print_line()
-        for engine in facts.engines:
+        engines = [candidate.engine for candidate in facts.candidates]
+        for engine in engines:
             if told := explain_realised(engine):
                 print_line(f"engine {engine.id} ({engine.target.name} {engine.precision}): {told}")
-        judged = [(e, facts.validations[e.id].gates) for e in facts.engines if e.id in facts.validations]
+        judged = [(engine, facts.validations[engine.id].gates) for engine in engines if engine.id in facts.validations]
         print_gates(judged, no_color=invocation.no_color)
 
 
@@ -153,11 +162,15 @@ def _print_source(facts: _Facts) -> None:
 def _print_troubles(facts: _Facts) -> None:
     """Say below the table why an engine failed or does not pass."""
     lines: list[str] = []
-    for engine in facts.engines:
+    for candidate in facts.candidates:
+        engine = candidate.engine
         name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
         if engine.error:
             lines.append(f"{name}: {engine.error}")
         validation = facts.validations.get(engine.id)
+        if candidate.is_stale:
+            lines.append(f"{name}: {candidate.reason}; validate it again")
+            continue
         lines += [
             f"{name}: {explain_gate(gate)}"
             for gate in (validation.gates if validation else ())
@@ -174,12 +187,15 @@ def _version_document(facts: _Facts) -> Json:
         **version_document(facts.version, facts.golden),
         "engines": [
             {
-                **engine_document(engine),
-                "validation": validation_document(facts.validations[engine.id])
-                if engine.id in facts.validations
+                **engine_document(candidate.engine),
+                "usable": candidate.usable,
+                "reason": candidate.reason,
+                "stale": candidate.is_stale,
+                "validation": validation_document(facts.validations[candidate.engine.id])
+                if candidate.engine.id in facts.validations
                 else None,
             }
-            for engine in facts.engines
+            for candidate in facts.candidates
         ],
         "channels": [pointer_document(pointer) for pointer in facts.pointers],
     }

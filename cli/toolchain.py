@@ -13,8 +13,8 @@ from modelreg.cli.tables import Column, print_table
 from modelreg.registry.references import check_name
 
 if TYPE_CHECKING:
-    from modelreg.registry.records import Backend, Json
     from modelreg.registry.toolchains.probing import Probe, ToolchainStanding
+    from modelreg.registry.words import Backend, Json
 
 
 def _read_name(value: str) -> str:
@@ -22,7 +22,7 @@ def _read_name(value: str) -> str:
 
 
 def _read_backend(value: str) -> Backend:
-    from modelreg.registry.records import Backend
+    from modelreg.registry.words import Backend
 
     try:
         return Backend(value.strip().lower())

@@ -21,14 +21,16 @@ from modelreg.cli.options import (
     read_words,
 )
 from modelreg.cli.progress import Reporter, interrupted_by_sigterm
-from modelreg.cli.render import print_document, print_line, print_note, short
+from modelreg.cli.render import print_document, print_line, print_note, print_warning, short
 from modelreg.registry.errors import GateFailedError, NotFoundError, UsageError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
+    from modelreg.config.current_policies import CurrentPolicies
     from modelreg.config.policy import Policy
-    from modelreg.registry.records import EngineRecord, GoldenSetRecord, Precision, ValidationRecord, VersionRecord
+    from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
     from modelreg.registry.tensor_sets import TensorSet
+    from modelreg.registry.words import Precision
     from modelreg.validators.interface import EvaluationPass
     from modelreg.validators.validation import ValidationOutcome
 
@@ -42,6 +44,7 @@ class _Work:
     engines: list[EngineRecord]
     skipped: list[tuple[EngineRecord, str]]
     policies: dict[Precision, Policy]
+    current: CurrentPolicies
     loosened: dict[Precision, list[str]]
 
 
@@ -81,7 +84,8 @@ def command(
 ) -> int:
     """Run the engines of REF over its golden set and compare their outputs with the reference's, gate by gate.
 
-    Exits with 3 unless every engine passes; the verdicts are kept, and promote goes by the newest.
+    Exits with 3 unless every engine passes; the verdicts are kept, and promote goes by the newest, unless it was reached
+    under a looser policy than the registry's own.
     """
     registry = invocation.open_registry()
     registry.open()
@@ -104,7 +108,11 @@ def command(
                 "version": work.version.number,
                 "golden_set": work.golden.digest,
                 "validations": [
-                    {**validation_document(validation), "engine": engine_document(engine)}
+                    {
+                        **validation_document(validation),
+                        "engine": engine_document(engine),
+                        "objection": work.current.object_to(engine, validation),
+                    }
                     for engine, validation in judged
                 ],
                 "skipped": [{"engine": engine_document(engine), "reason": reason} for engine, reason in work.skipped],
@@ -124,7 +132,8 @@ def _plan(
     targets: tuple[str, ...],
     policy: Path | None,
 ) -> _Work:
-    from modelreg.config.policy import load_policy, loosened_rules
+    from modelreg.config.current_policies import CurrentPolicies
+    from modelreg.config.policy import load_policy
     from modelreg.registry import engines, versions
 
     with registry.database.read() as connection:
@@ -154,7 +163,11 @@ def _plan(
         precision: load_policy(precision, override=policy, home=registry.home.path, model=version.model)
         for precision in wanted
     }
-    loosened = {precision: loosened_rules(policies[precision], base=load_policy(precision)) for precision in wanted}
+    current = CurrentPolicies(registry.home.path, model=version.model)
+    loosened = {
+        precision: _find_loosened(policies[precision], bases=[load_policy(precision), current.read(precision)])
+        for precision in wanted
+    }
     reasons = _why_not_here(chosen)
     return _Work(
         version=version,
@@ -162,8 +175,16 @@ def _plan(
         engines=[engine for engine in chosen if not reasons[engine.id]],
         skipped=[(engine, reasons[engine.id]) for engine in chosen if reasons[engine.id]],
         policies=policies,
+        current=current,
         loosened=loosened,
     )
+
+
+def _find_loosened(policy: Policy, *, bases: list[Policy]) -> list[str]:
+    """Return where a policy is looser than the shipped one, or than the registry's."""
+    from modelreg.config.policy import loosened_rules
+
+    return list(dict.fromkeys(line for base in bases for line in loosened_rules(policy, base=base)))
 
 
 def _why_not_here(engines: list[EngineRecord]) -> dict[int, str]:
@@ -220,7 +241,7 @@ def _record(
     """Keep the report, then the verdict; a loosened policy is an event of its own, in the same transaction."""
     from modelreg.registry import blobs, events, validations
     from modelreg.registry.digests import canonical_json
-    from modelreg.registry.records import BlobKind
+    from modelreg.registry.words import BlobKind
 
     policy = work.policies[engine.precision]
     report = registry.storage.put_bytes(canonical_json(outcome.report))
@@ -270,7 +291,8 @@ def _conclude(invocation: Invocation, work: _Work, judged: list[tuple[EngineReco
     bad = [(engine, validation) for engine, validation in judged if validation.verdict != "pass"]
     reference = work.version.reference
     if not bad and not work.skipped:
-        if not invocation.as_json:
+        objections = _warn_of_objections(work, judged)
+        if not invocation.as_json and not objections:
             print_note(f"next: modelreg promote {reference} --to production")
         return 0
     from modelreg.cli.failures import report_after_result
@@ -291,6 +313,19 @@ def _conclude(invocation: Invocation, work: _Work, judged: list[tuple[EngineReco
             hint=f"The gates above say what was measured; `modelreg show {reference}` keeps showing it.",
         )
     )
+
+
+def _warn_of_objections(work: _Work, judged: list[tuple[EngineRecord, ValidationRecord]]) -> int:
+    """Say which passes promote will not go by, and return how many."""
+    objections = [
+        (engine, objection)
+        for engine, validation in judged
+        if (objection := work.current.object_to(engine, validation))
+    ]
+    for engine, objection in objections:
+        name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
+        print_warning(f"promote will not go by the pass of {name}: {objection}")
+    return len(objections)
 
 
 def _preview(invocation: Invocation, work: _Work) -> None:

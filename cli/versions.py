@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from modelreg.registry.clock import iso
 
 if TYPE_CHECKING:
-    from modelreg.registry.records import GoldenSetRecord, Json, SourceInfo, VersionRecord
+    from modelreg.registry.records import GoldenSetRecord, SourceInfo, VersionRecord
     from modelreg.registry.sources.inspect import InspectedSource
+    from modelreg.registry.words import Json
 
 
 def source_document(source: SourceInfo | InspectedSource) -> Json:

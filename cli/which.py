@@ -14,7 +14,7 @@ from modelreg.registry.errors import NotFoundError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
-    from modelreg.registry.records import Json
+    from modelreg.registry.words import Json
     from modelreg.runtime.resolver import Resolution
 
 

@@ -7,17 +7,27 @@ the reference does not have fails whatever a policy says, and is no rule here.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from modelreg.config.toml import Table, read_toml, require_keys
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import ConfigError
-from modelreg.registry.records import Json, Precision, Word
+from modelreg.registry.words import Json, Precision, Word
 
 SCHEMA = 1
+FINITE = "finite"
+REALISED = "realised_precision"
+ALWAYS = {
+    FINITE: "no NaN or infinity where the reference has another value, in any output",
+    REALISED: "no node of the engine stayed in another precision than was asked for",
+}
+"""The gates that every validation has, whatever a policy says, and what they demand."""
+
+_STORED = "stored with the verdict"
+_SHIPPED = Path(__file__).with_name("policies")
 _TOP_KEYS = {"schema", "precision", "inherit", "rules"}
 _RULE_KEYS = {"metric", "applies_to", "comparison", "limit"}
 
@@ -62,6 +72,14 @@ class Rule:
     def comparison(self) -> str:
         """Return `<=` or `>=`; the metric decides."""
         return ">=" if self.metric in _HIGHER_IS_BETTER else "<="
+
+    @property
+    def demand(self) -> str:
+        """Return comparison and limit, for example `>= 0.99`."""
+        return f"{self.comparison} {self.limit:g}"
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.demand}"
 
     def is_met(self, measured: float) -> bool:
         """Return whether the measurement is within the limit."""
@@ -109,6 +127,11 @@ class Policy:
         return tuple(rule for rule in self.rules if rule.applies_to is scope)
 
 
+def judged_as(precision: Precision) -> Precision:
+    """Return the precision whose policy judges an engine: `best` may become FP16, and is judged like it."""
+    return Precision.FP16 if precision is Precision.BEST else precision
+
+
 def load_policy(
     precision: Precision, *, override: Path | None = None, home: Path | None = None, model: str | None = None
 ) -> Policy:
@@ -125,11 +148,11 @@ def load_policy(
     Raises:
         ConfigError: A file is missing, is no TOML, or says something that is not understood.
     """
-    judged = Precision.FP16 if precision is Precision.BEST else precision
-    with resources.as_file(resources.files("modelreg.config.policies") / f"{judged}.toml") as shipped:
-        policy = _change(Policy(precision=judged, rules=()), read_toml(shipped), shipped.name)
+    judged = judged_as(precision)
+    shipped = _SHIPPED / f"{judged}.toml"
+    policy = _change(Policy(precision=judged, rules=()), read_toml(shipped), shipped.name)
     for path in _layers(judged, home, model):
-        if path.is_file():
+        if _is_there(path):
             policy = _change(policy, read_toml(path), str(path))
     if override is not None:
         policy = _change(policy, read_toml(override), str(override))
@@ -138,18 +161,51 @@ def load_policy(
     return policy
 
 
+def parse_policy(body: Json) -> Policy:
+    """Return the policy that a verdict was stored with, as `Policy.to_json` wrote it.
+
+    Raises:
+        ConfigError: It was written by a program whose rules this one does not know.
+    """
+    precision = _word(Precision, body.get("precision"), f"{_STORED}: precision")
+    return Policy(precision=precision, rules=_change(Policy(precision=precision, rules=()), body, _STORED).rules)
+
+
 def loosened_rules(policy: Policy, *, base: Policy) -> list[str]:
     """Return, one line each, where `policy` lets more pass than `base`; empty when it only tightens."""
-    now = {(rule.metric, rule.applies_to): rule for rule in policy.rules}
     lines = []
+    for rule, changed in _looser_pairs(policy, base):
+        limit = f"{rule.applies_to} {rule.metric} {rule.comparison} {rule.limit:g}"
+        lines.append(f"{limit} is dropped" if changed is None else f"{limit} became {changed.limit:g}")
+    return lines
+
+
+def missing_demands(policy: Policy, *, current: Policy) -> list[str]:
+    """Return, one text each, what `current` demands and an earlier `policy` did not; empty if that was as strict."""
+    return [
+        f"{rule} was not asked" if earlier is None else f"{earlier} was looser than {rule.demand}"
+        for rule, earlier in _looser_pairs(policy, current)
+    ]
+
+
+def _looser_pairs(policy: Policy, base: Policy) -> Iterator[tuple[Rule, Rule | None]]:
+    """Yield each rule of `base` that `policy` loosens, with the looser rule, or None where there is none."""
+    now = {(rule.metric, rule.applies_to): rule for rule in policy.rules}
     for rule in base.rules:
         changed = now.get((rule.metric, rule.applies_to))
-        limit = f"{rule.applies_to} {rule.metric} {rule.comparison} {rule.limit:g}"
-        if changed is None:
-            lines.append(f"{limit} is dropped")
-        elif changed.is_looser_than(rule):
-            lines.append(f"{limit} became {changed.limit:g}")
-    return lines
+        if changed is None or changed.is_looser_than(rule):
+            yield rule, changed
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether a policy file exists; one that cannot be read (a dangling link, no permission) does."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass  # reading it says why not
+    return True
 
 
 def _layers(precision: Precision, home: Path | None, model: str | None) -> list[Path]:

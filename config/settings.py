@@ -10,8 +10,8 @@ from pathlib import Path
 
 from modelreg.config.toml import Table, read_toml, require_keys
 from modelreg.registry.errors import ConfigError, HomeNotFoundError, StorageError
-from modelreg.registry.records import Precision
 from modelreg.registry.references import check_name
+from modelreg.registry.words import Precision
 
 HOME_NAME = ".modelreg"
 _DEFAULTS = Path(__file__).with_name("settings.toml")

@@ -24,11 +24,12 @@ def read_toml(path: Path) -> Table:
         ConfigError: It cannot be read or parsed.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        table: Table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    return table
 
 
 def require_keys(table: Table, allowed: set[str], *, where: str) -> None:

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from modelreg.registry.clock import utc_now
 from modelreg.registry.errors import IntegrityError
-from modelreg.registry.records import BlobKind
 from modelreg.registry.schema import blob
+from modelreg.registry.words import BlobKind
 
 _FIND = sa.select(blob.c.size_bytes).where(blob.c.digest == sa.bindparam("digest"))
 _INSERT = sa.insert(blob)

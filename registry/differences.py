@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.manifest import Manifest
 from modelreg.registry.promotion import EngineStanding
-from modelreg.registry.records import EngineStatus, Signature, SourceInfo, TensorSpec
+from modelreg.registry.records import SourceInfo
+from modelreg.registry.words import EngineStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

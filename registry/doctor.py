@@ -11,10 +11,18 @@ from dataclasses import dataclass
 
 from modelreg.registry import blobs, events, releases
 from modelreg.registry.database import Database
-from modelreg.registry.errors import IntegrityError, ModelregError
-from modelreg.registry.records import Word
-from modelreg.registry.settling import Disagreement, compare, read_channel_state, settle_channel
+from modelreg.registry.errors import ForeignReleaseError, IntegrityError, ModelregError
+from modelreg.registry.manifest import parse_manifest
+from modelreg.registry.pointers import Pointer
+from modelreg.registry.settling import (
+    Disagreement,
+    compare,
+    read_channel_state,
+    require_known_version,
+    settle_channel,
+)
 from modelreg.registry.storage.interface import Storage
+from modelreg.registry.words import Word
 
 
 class Level(Word):
@@ -147,9 +155,16 @@ class Doctor:
             if self.database is None:
                 return findings
             found = compare(read_channel_state(self.database, model=model, channel=channel), pointer)
+            if found.behind and pointer is not None:
+                self._require_known(self.database, pointer)
         except ModelregError as error:
             return [_failure("pointer", subject, error)]
         return findings + _agreement_findings(subject, found)
+
+    def _require_known(self, database: Database, pointer: Pointer) -> None:
+        manifest = parse_manifest(self.storage.read_manifest(pointer.release), where=pointer.release[:12])
+        with database.read() as connection:
+            require_known_version(connection, pointer, manifest)
 
     def _served_findings(self, subject: str, model: str, channel: str) -> list[Finding]:
         pointer = self.storage.read_pointer(model, channel)
@@ -231,7 +246,8 @@ def _agreement_findings(subject: str, found: Disagreement) -> list[Finding]:
 
 
 def _failure(check: str, subject: str, error: ModelregError) -> Finding:
-    level = Level.DAMAGE if isinstance(error, IntegrityError) else Level.PROBLEM
+    is_damage = isinstance(error, IntegrityError) and not isinstance(error, ForeignReleaseError)
+    level = Level.DAMAGE if is_damage else Level.PROBLEM
     return _finding(level, check, subject, str(error), error.hint())
 
 

@@ -9,22 +9,13 @@ import sqlalchemy as sa
 
 from modelreg.registry.blobs import record_blob
 from modelreg.registry.clock import utc_now
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import insert_row
 from modelreg.registry.errors import NotFoundError
 from modelreg.registry.events import append_event
-from modelreg.registry.records import (
-    Backend,
-    BlobKind,
-    EngineRecord,
-    EngineStatus,
-    Json,
-    Precision,
-    StoredFile,
-    TargetRecord,
-    ToolchainRecord,
-    VersionRecord,
-)
+from modelreg.registry.records import EngineRecord, TargetRecord, ToolchainRecord, VersionRecord
 from modelreg.registry.schema import engine, model, target, toolchain, variant, version
+from modelreg.registry.words import Backend, BlobKind, EngineStatus, Json, Precision
 
 _FIND_TOOLCHAIN = sa.select(toolchain).where(
     toolchain.c.name == sa.bindparam("name"),
@@ -264,15 +255,24 @@ def list_engines(connection: sa.Connection, *, version_id: int) -> list[EngineRe
 
 
 def current_engines(connection: sa.Connection, *, version_id: int) -> list[EngineRecord]:
-    """Return the newest attempt at each cell (target, precision, backend, its version), in order of first attempt.
+    """Return what counts of a version's attempts, oldest first.
 
-    A cell whose newest attempt failed shows that failure, whatever was built before.
+    That is the newest built engine of each recipe in each cell (target, precision, backend, its version), and a
+    failure where nothing was built in that cell afterwards. So another recipe, or a rebuild that fails, never hides
+    an engine that works.
     """
-    cells: dict[tuple[str, str, str, str], EngineRecord] = {}
+    built: dict[tuple[str, ...], EngineRecord] = {}
+    failed: dict[tuple[str, ...], EngineRecord] = {}
     for record in list_engines(connection, version_id=version_id):
         toolchain = record.toolchain
-        cells[record.target.name, record.precision, toolchain.backend, toolchain.version] = record
-    return list(cells.values())
+        cell = (record.target.name, str(record.precision), str(toolchain.backend), toolchain.version)
+        if record.status is EngineStatus.BUILT:
+            recipe = (*cell, record.recipe_digest)
+            built[recipe] = record
+            failed.pop(cell, None)
+        else:
+            failed[cell] = record
+    return sorted((*built.values(), *failed.values()), key=lambda record: record.id)
 
 
 def get_engine(connection: sa.Connection, engine_id: int) -> EngineRecord:

@@ -146,6 +146,10 @@ class IntegrityError(ModelregError):
     default_hint = "Run `modelreg verify` to list what is damaged."
 
 
+class ForeignReleaseError(IntegrityError):
+    """The store serves a release of a version that this database does not have."""
+
+
 class StorageError(ModelregError):
     """The store could not be read or written (disk full, read-only, no permission)."""
 

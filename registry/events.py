@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from modelreg.registry.clock import utc_now
 from modelreg.registry.digests import canonical_json, json_digest
-from modelreg.registry.records import Json
 from modelreg.registry.schema import event, to_microseconds
+from modelreg.registry.words import Json
 
 _FIRST_HASH = "0" * 64
 _PAGE = 1000

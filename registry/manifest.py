@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from modelreg.registry.contents import Signature, StoredFile
+from modelreg.registry.digests import canonical_json
 from modelreg.registry.errors import IntegrityError
-from modelreg.registry.records import Backend, EngineRecord, Json, Precision, Signature, StoredFile, VersionRecord
+from modelreg.registry.words import Backend, Json, Precision
+
+if TYPE_CHECKING:
+    from modelreg.registry.records import EngineRecord, VersionRecord
 
 MANIFEST_FORMAT = 1
 
@@ -82,7 +87,7 @@ class Manifest:
             "signature": self.signature.to_json(),
             "engines": [engine.to_json() for engine in self.engines],
         }
-        return (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+        return canonical_json(body) + b"\n"
 
 
 def make_manifest(version: VersionRecord, engines: dict[str, EngineRecord]) -> Manifest:

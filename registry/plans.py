@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelreg.registry.errors import IntegrityError
-from modelreg.registry.records import Backend
+from modelreg.registry.words import Backend
 
 HEADER_BYTES = 4096
 """As much of a plan as `parse_plan_header` looks at, or all of a smaller one."""

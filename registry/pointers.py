@@ -13,7 +13,7 @@ from typing import Any
 from modelreg.registry.clock import iso, parse_iso
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import IntegrityError
-from modelreg.registry.records import ActivationKind, Json
+from modelreg.registry.words import ActivationKind, Json
 
 POINTER_FORMAT = 1
 

@@ -7,18 +7,42 @@ from dataclasses import dataclass
 
 from modelreg.registry.errors import GateFailedError, NotFoundError
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.records import (
-    EngineRecord,
-    EngineStatus,
-    GateOutcome,
-    Precision,
-    ValidationRecord,
-    Verdict,
-    VersionRecord,
-)
+from modelreg.registry.records import EngineRecord, ValidationRecord, VersionRecord
+from modelreg.registry.words import EngineStatus, GateOutcome, Precision, Verdict
 
 Preference = Callable[[str], Sequence[Precision]]
 """Returns a target's precisions, the most wanted first."""
+
+Acceptance = Callable[[EngineRecord, ValidationRecord], str]
+"""Returns why a passing verdict on an engine does not count, or an empty string where it does."""
+
+
+def accept_every_verdict(_engine: EngineRecord, _validation: ValidationRecord) -> str:
+    """Accept a verdict whatever policy it was reached under."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionRequest:
+    """What a user asks of a promotion; `expect_current=0` means that nothing may be active yet."""
+
+    preference: Preference
+    targets: tuple[str, ...] = ()
+    configured_targets: tuple[str, ...] = ()
+    precision: Precision | None = None
+    expect_current: int | None = None
+    override_gates: bool = False
+    message: str = ""
+    accepts: Acceptance = accept_every_verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackRequest:
+    """What a user asks of a rollback."""
+
+    to_generation: int | None = None
+    expect_current: int | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +55,15 @@ class EngineStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """An engine considered for a target; `reason` says why it may or may not be activated."""
+    """An engine considered for a target; `reason` says why it may or may not be activated.
+
+    `is_stale` says that there is a verdict and that it does not count: it must be reached anew.
+    """
 
     engine: EngineRecord
     usable: bool
     reason: str
+    is_stale: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,20 +105,30 @@ def required_targets(
     return tuple(sorted({*active, *built}))
 
 
-def judge_engine(standing: EngineStanding, *, golden_digest: str | None) -> Candidate:
-    """Return whether the newest validation of an engine lets it be activated, against the version's golden set."""
+def judge_engine(
+    standing: EngineStanding, *, golden_digest: str | None, accepts: Acceptance = accept_every_verdict
+) -> Candidate:
+    """Return whether the newest validation of an engine lets it be activated.
+
+    Args:
+        standing: The engine.
+        golden_digest: The version's golden set; a verdict against another one does not count.
+        accepts: Asked about a verdict that is a pass.
+    """
     engine, validation = standing.engine, standing.validation
     if engine.status is not EngineStatus.BUILT:
-        reason = f"build failed: {engine.error}"
-    elif validation is None:
+        return Candidate(engine=engine, usable=False, reason=f"build failed: {engine.error}")
+    if validation is None:
         reason = "not validated" if _was_run(engine) else "not validated, never run"
-    elif validation.golden_digest != golden_digest:
-        reason = "validated against another golden set"
-    elif validation.verdict is not Verdict.PASS:
+        return Candidate(engine=engine, usable=False, reason=reason)
+    if validation.golden_digest != golden_digest:
+        return Candidate(engine=engine, usable=False, reason="validated against another golden set", is_stale=True)
+    if validation.verdict is not Verdict.PASS:
         reason = f"validation {validation.verdict}: {_failed_gates(validation)}"
-    else:
-        return Candidate(engine=engine, usable=True, reason="passes its gates")
-    return Candidate(engine=engine, usable=False, reason=reason)
+        return Candidate(engine=engine, usable=False, reason=reason)
+    if objection := accepts(engine, validation):
+        return Candidate(engine=engine, usable=False, reason=objection, is_stale=True)
+    return Candidate(engine=engine, usable=True, reason="passes its gates")
 
 
 def _was_run(engine: EngineRecord) -> bool:
@@ -117,12 +155,18 @@ def plan_promotion(
     golden_digest: str | None,
     preference: Preference,
     precision: Precision | None = None,
+    accepts: Acceptance = accept_every_verdict,
 ) -> PromotionPlan:
     """Return the plan: per target the preferred precision among the engines that pass, or what is missing."""
     choices: list[TargetChoice] = []
     missing: list[str] = []
     for target in targets:
-        candidates = _candidates(standings, target, golden_digest, preference, precision)
+        considered = [
+            judge_engine(standing, golden_digest=golden_digest, accepts=accepts)
+            for standing in standings
+            if standing.engine.target.name == target and precision in (None, standing.engine.precision)
+        ]
+        candidates = _by_preference(considered, preference(target))
         engine = next((candidate.engine for candidate in candidates if candidate.usable), None)
         choices.append(TargetChoice(target=target, engine=engine, candidates=candidates))
         if engine is None:
@@ -176,19 +220,7 @@ def _refusal(plan: PromotionPlan, *, hint: str) -> GateFailedError:
     )
 
 
-def _candidates(
-    standings: Sequence[EngineStanding],
-    target: str,
-    golden_digest: str | None,
-    preference: Preference,
-    precision: Precision | None,
-) -> tuple[Candidate, ...]:
-    order = list(preference(target))
-    considered = [
-        judge_engine(standing, golden_digest=golden_digest)
-        for standing in standings
-        if standing.engine.target.name == target and precision in (None, standing.engine.precision)
-    ]
+def _by_preference(considered: Sequence[Candidate], order: Sequence[Precision]) -> tuple[Candidate, ...]:
 
     def rank(candidate: Candidate) -> tuple[int, int]:
         wanted = candidate.engine.precision

@@ -1,163 +1,22 @@
-"""The records of the registry: frozen values, and the closed sets of words they use.
-
-Enums are stored by name, never by number: TensorRT renumbered its flags between releases.
-"""
+"""The records of the registry: frozen values, one for each kind of row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
 from math import isfinite
-from typing import Any
 
-Json = dict[str, Any]
-
-
-class Word(str, Enum):
-    """A closed set of words; prints as the word (`StrEnum` needs Python 3.11)."""
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-
-class Precision(Word):
-    """What a user asks of an engine's arithmetic."""
-
-    FP32 = "fp32"
-    TF32 = "tf32"
-    FP16 = "fp16"
-    BF16 = "bf16"
-    INT8 = "int8"
-    FP8 = "fp8"
-    BEST = "best"
-
-
-class Backend(Word):
-    """What loads a plan."""
-
-    ONNXRUNTIME = "onnxruntime"
-    TENSORRT = "tensorrt"
-    TENSORRT_RTX = "tensorrt-rtx"
-
-
-class EngineStatus(Word):
-    """How a build ended."""
-
-    BUILT = "built"
-    FAILED = "failed"
-
-
-class GateOutcome(Word):
-    """What one gate found; only `pass` is a pass."""
-
-    PASS = "pass"  # noqa: S105 - a verdict, no secret
-    FAIL = "fail"
-    ERROR = "error"
-    INCONCLUSIVE = "inconclusive"
-    SKIPPED = "skipped"
-
-
-class Verdict(Word):
-    """What a policy makes of all gates of one validation."""
-
-    PASS = "pass"  # noqa: S105 - a verdict, no secret
-    FAIL = "fail"
-    ERROR = "error"
-
-
-class ActivationKind(Word):
-    """Why a channel moved."""
-
-    PROMOTE = "promote"
-    ROLLBACK = "rollback"
-
-
-class OperationState(Word):
-    """Where an intent stands; `prepared` and `unknown` are open."""
-
-    PREPARED = "prepared"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    UNKNOWN = "unknown"
-
-
-class BlobKind(Word):
-    """What a blob holds."""
-
-    SOURCE = "source"
-    EXTERNAL_DATA = "external-data"
-    VARIANT = "variant"
-    PLAN = "plan"
-    LOG = "log"
-    REPORT = "report"
-    GOLDEN = "golden"
-    CALIBRATION = "calibration"
-    MANIFEST = "manifest"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorSpec:
-    """One input or output as declared by the ONNX.
-
-    `shape` holds integers, symbol names, or None for an unknown dimension; it is None when the rank is unknown.
-    `dtype` is a NumPy name (`float32`, `int64`, `bool`), `bfloat16`, `string`, or `unknown`.
-    `kind` is `tensor`, `sequence`, `optional`, `map` or `sparse`.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | str | None, ...] | None
-    kind: str = "tensor"
-
-    def to_json(self) -> Json:
-        """Return the spec as JSON."""
-        shape = None if self.shape is None else list(self.shape)
-        return {"name": self.name, "dtype": self.dtype, "shape": shape, "kind": self.kind}
-
-    @classmethod
-    def from_json(cls, body: Json) -> TensorSpec:
-        """Read back what `to_json` wrote."""
-        shape = None if body["shape"] is None else tuple(body["shape"])
-        return cls(name=body["name"], dtype=body["dtype"], shape=shape, kind=body.get("kind", "tensor"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
-    """The inputs and outputs of a model, in the ONNX's order, initialisers not counted as inputs."""
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
-    def to_json(self) -> Json:
-        """Return the signature as JSON."""
-        return {"inputs": [i.to_json() for i in self.inputs], "outputs": [o.to_json() for o in self.outputs]}
-
-    @classmethod
-    def from_json(cls, body: Json) -> Signature:
-        """Read back what `to_json` wrote."""
-        return cls(
-            inputs=tuple(TensorSpec.from_json(i) for i in body["inputs"]),
-            outputs=tuple(TensorSpec.from_json(o) for o in body["outputs"]),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFile:
-    """One file of a source or an engine: its name inside the folder, and the blob that holds its bytes."""
-
-    path: str
-    digest: str
-    size_bytes: int
-
-    def to_json(self) -> Json:
-        """Return the file as JSON, in the manifest's spelling."""
-        return {"path": self.path, "sha256": self.digest, "size": self.size_bytes}
-
-    @classmethod
-    def from_json(cls, body: Json) -> StoredFile:
-        """Read back what `to_json` wrote."""
-        return cls(path=body["path"], digest=body["sha256"], size_bytes=body["size"])
+from modelreg.registry.contents import Signature, StoredFile
+from modelreg.registry.words import (
+    ActivationKind,
+    Backend,
+    EngineStatus,
+    GateOutcome,
+    Json,
+    OperationState,
+    Precision,
+    Verdict,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,6 +182,7 @@ class ValidationRecord:
     engine_id: int
     golden_digest: str
     policy_digest: str
+    policy: Json
     verdict: Verdict
     gates: tuple[GateResult, ...]
     report_digest: str

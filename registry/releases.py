@@ -18,14 +18,7 @@ from modelreg.registry.digests import canonical_json
 from modelreg.registry.errors import BusyError, IntegrityError, NotFoundError
 from modelreg.registry.events import append_event
 from modelreg.registry.pointers import Pointer, parse_pointer
-from modelreg.registry.records import (
-    ActivationKind,
-    ActivationRecord,
-    Json,
-    OperationRecord,
-    OperationState,
-    VersionRecord,
-)
+from modelreg.registry.records import ActivationRecord, OperationRecord, VersionRecord
 from modelreg.registry.references import check_name
 from modelreg.registry.schema import (
     OPEN_OPERATION,
@@ -37,6 +30,7 @@ from modelreg.registry.schema import (
     release_engine,
     version,
 )
+from modelreg.registry.words import ActivationKind, Json, OperationState
 
 _FIND_MODEL = sa.select(model.c.id).where(model.c.name == sa.bindparam("model"))
 _FIND_CHANNEL = (
@@ -69,6 +63,17 @@ _NEWEST_FIRST = (
 )
 _BY_TXN = _ACTIVATIONS.where(activation.c.txn == sa.bindparam("of_txn"))
 _INSERT_ACTIVATION = sa.insert(activation)
+_ACTIVE_ENGINES = (
+    sa.select(release_engine.c.target, release_engine.c.engine_id)
+    .join(activation, activation.c.release_id == release_engine.c.release_id)
+    .where(activation.c.channel_id == sa.bindparam("of_channel"))
+    .where(
+        activation.c.generation
+        == sa.select(sa.func.max(activation.c.generation))
+        .where(activation.c.channel_id == sa.bindparam("of_channel"))
+        .scalar_subquery()
+    )
+)
 
 _INSERT_OPERATION = sa.insert(operation)
 _COMMIT_OPERATION = (
@@ -188,6 +193,12 @@ def list_activations(
     up_to = _LARGEST if before is None else before - 1
     rows = connection.execute(_NEWEST_FIRST, {"of_channel": channel_id, "up_to": up_to, "rows": limit})
     return [_activation(row) for row in rows]
+
+
+def active_engines(connection: sa.Connection, *, channel_id: int) -> dict[str, int]:
+    """Return engine id by target of what a channel serves, of the engines that this database knows."""
+    rows = connection.execute(_ACTIVE_ENGINES, {"of_channel": channel_id})
+    return {row.target: row.engine_id for row in rows}
 
 
 def begin_operation(

@@ -11,63 +11,36 @@ even when the database is gone, since the store's history documents hold all it 
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from dataclasses import dataclass
 
-import sqlalchemy as sa
-
-from modelreg.registry import engines, releases, validations, versions
+from modelreg.registry import releases
 from modelreg.registry.clock import utc_now
 from modelreg.registry.database import Database
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import (
-    ActivationConflictError,
-    ActivationUnknownError,
     BusyError,
     DatabaseError,
+    ForeignReleaseError,
     ModelregError,
     NotFoundError,
 )
 from modelreg.registry.manifest import Manifest, make_manifest, parse_manifest
 from modelreg.registry.pointers import Pointer, next_pointer
 from modelreg.registry.promotion import (
-    EngineStanding,
-    Preference,
     PromotionPlan,
+    PromotionRequest,
+    RollbackRequest,
     choose_rollback_generation,
-    override_gates,
-    plan_promotion,
     require_complete,
-    required_targets,
 )
-from modelreg.registry.records import ActivationKind, OperationRecord, Precision
+from modelreg.registry.records import OperationRecord
 from modelreg.registry.references import ModelReference, check_name
 from modelreg.registry.settling import settle_channel
+from modelreg.registry.standings import read_plan
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromotionRequest:
-    """What a user asks of a promotion; `expect_current=0` means that nothing may be active yet."""
-
-    preference: Preference
-    targets: tuple[str, ...] = ()
-    configured_targets: tuple[str, ...] = ()
-    precision: Precision | None = None
-    expect_current: int | None = None
-    override_gates: bool = False
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RollbackRequest:
-    """What a user asks of a rollback."""
-
-    to_generation: int | None = None
-    expect_current: int | None = None
-    message: str = ""
+from modelreg.registry.swapping import Swapper, check_expected, new_txn
+from modelreg.registry.words import ActivationKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +97,10 @@ class Releases:
         """Return what `promote` would do now; nothing is written."""
         check_name(channel, what="channel")
         current = self._storage.read_pointer(reference.model, channel)
-        _check_expected(channel, current, request.expect_current)
-        return self._plan(reference, current, request)
+        check_expected(channel, current, request.expect_current)
+        active = self._active_targets(current)
+        with self._require_database().read() as connection:
+            return read_plan(connection, reference, active, request)
 
     def promote(self, reference: ModelReference, *, channel: str, request: PromotionRequest) -> Activation:
         """
@@ -139,43 +114,29 @@ class Releases:
         """
         check_name(channel, what="channel")
         model = reference.model
+        if reference.channel not in (None, channel):
+            self._settle(model, reference.channel)  # what it serves is read from the database below
         with self._storage.exclusive(model, channel, timeout_s=self._lock_timeout_s):
-            current = settle_channel(
-                self._require_database(), self._storage, model=model, channel=channel, actor=self._actor
-            )
-            _check_expected(channel, current, request.expect_current)
+            current = self._settle_held(model, channel)
+            check_expected(channel, current, request.expect_current)
             intent = self._begin_promotion(reference, channel, current, request)
             try:
                 self._lay_out(intent)
             except ModelregError as error:
-                self._abort(intent.operation, error)
+                self._swapper.abort(intent.operation, error)
                 raise
             if intent.operation is None:
                 assert current is not None
                 return Activation(pointer=current, previous=current, plan=intent.plan, changed=False)
-            self._swap(intent.pointer, current, intent.operation)
-            recorded = self._commit(intent.operation, intent.pointer)
+            recorded = self._swapper.swap(intent.pointer, current=current, operation=intent.operation)
             return Activation(pointer=intent.pointer, previous=current, plan=intent.plan, recorded=recorded)
 
-    def _plan(self, reference: ModelReference, current: Pointer | None, request: PromotionRequest) -> PromotionPlan:
-        active = self._active_targets(current)
-        with self._require_database().read() as connection:
-            version = versions.get_version(connection, reference)
-            cells = engines.current_engines(connection, version_id=version.id)
-            newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in cells])
-            golden = versions.newest_golden_set(connection, version_id=version.id)
-        built = [engine.target.name for engine in cells if engine.files]
-        plan = plan_promotion(
-            version,
-            [EngineStanding(engine=engine, validation=newest.get(engine.id)) for engine in cells],
-            targets=required_targets(
-                explicit=request.targets, configured=request.configured_targets, active=active, built=built
-            ),
-            golden_digest=golden.digest if golden else None,
-            preference=request.preference,
-            precision=request.precision,
-        )
-        return override_gates(plan) if request.override_gates and plan.missing else plan
+    def _settle(self, model: str, channel: str) -> None:
+        with self._storage.exclusive(model, channel, timeout_s=self._lock_timeout_s):
+            self._settle_held(model, channel)
+
+    def _settle_held(self, model: str, channel: str) -> Pointer | None:
+        return settle_channel(self._require_database(), self._storage, model=model, channel=channel, actor=self._actor)
 
     def _active_targets(self, current: Pointer | None) -> tuple[str, ...]:
         if current is None:
@@ -185,28 +146,16 @@ class Releases:
     def _begin_promotion(
         self, reference: ModelReference, channel: str, current: Pointer | None, request: PromotionRequest
     ) -> _Intent:
-        plan = self._plan(reference, current, request)
-        require_complete(plan)
-        manifest = make_manifest(plan.version, plan.engines)
-        document = manifest.to_bytes()
-        pointer = next_pointer(
-            current,
-            model=plan.version.model,
-            channel=channel,
-            release=sha256_hex(document),
-            version=plan.version.number,
-            kind=ActivationKind.PROMOTE,
-            rolls_back_to=current.generation if current else None,
-            txn=_new_txn(),
-            actor=self._actor,
-            message=request.message,
-            at=utc_now(),
-            overridden=plan.overridden,
-        )
-        operation = None
-        if current is None or current.release != pointer.release:
-            with self._require_database().write() as connection:
-                channel_id = releases.ensure_channel(connection, model=pointer.model, name=channel, actor=self._actor)
+        """Read the gates, choose, and write the intent, in one transaction: no verdict can change in between."""
+        active = self._active_targets(current)
+        with self._require_database().write() as connection:
+            plan = read_plan(connection, reference, active, request)
+            require_complete(plan)
+            manifest = make_manifest(plan.version, plan.engines)
+            document = manifest.to_bytes()
+            pointer = self._promoted(plan, channel, current, release=sha256_hex(document), message=request.message)
+            operation = None
+            if current is None or current.release != pointer.release:
                 release_id = releases.ensure_release(
                     connection,
                     version=plan.version,
@@ -214,8 +163,29 @@ class Releases:
                     engines={target: engine.id for target, engine in plan.engines.items()},
                     actor=self._actor,
                 )
-                operation = self._begin_operation(connection, channel_id, release_id, pointer)
+                channel_id = releases.ensure_channel(connection, model=pointer.model, name=channel, actor=self._actor)
+                operation = self._swapper.begin(
+                    connection, channel_id=channel_id, release_id=release_id, pointer=pointer
+                )
         return _Intent(pointer=pointer, manifest=manifest, document=document, plan=plan, operation=operation)
+
+    def _promoted(
+        self, plan: PromotionPlan, channel: str, current: Pointer | None, *, release: str, message: str
+    ) -> Pointer:
+        return next_pointer(
+            current,
+            model=plan.version.model,
+            channel=channel,
+            release=release,
+            version=plan.version.number,
+            kind=ActivationKind.PROMOTE,
+            rolls_back_to=current.generation if current else None,
+            txn=new_txn(),
+            actor=self._actor,
+            message=message,
+            at=utc_now(),
+            overridden=plan.overridden,
+        )
 
     def _lay_out(self, intent: _Intent) -> None:
         for file in intent.manifest.files:
@@ -258,19 +228,18 @@ class Releases:
                 version=target.version,
                 kind=ActivationKind.ROLLBACK,
                 rolls_back_to=target.rolls_back_to,
-                txn=_new_txn(),
+                txn=new_txn(),
                 actor=self._actor,
                 message=request.message,
                 at=utc_now(),
                 overridden=target.overridden,
             )
-            operation = self._begin_rollback(pointer)
-            self._swap(pointer, current, operation)
-            recorded = self._commit(operation, pointer)
+            swapper = self._swapper
+            recorded = swapper.swap(pointer, current=current, operation=swapper.begin_known(pointer))
             return Activation(pointer=pointer, previous=current, recorded=recorded)
 
     def _rollback_target(self, model: str, channel: str, current: Pointer | None, request: RollbackRequest) -> Pointer:
-        _check_expected(channel, current, request.expect_current)
+        check_expected(channel, current, request.expect_current)
         generation = choose_rollback_generation(current, to_generation=request.to_generation, channel=channel)
         target = self._storage.read_history(model, channel, generation)
         if current is not None and target.release == current.release:
@@ -284,69 +253,13 @@ class Releases:
         if self._database is not None:
             try:
                 return settle_channel(self._database, self._storage, model=model, channel=channel, actor=self._actor)
-            except (DatabaseError, BusyError):
-                self._database = None
+            except (DatabaseError, BusyError, ForeignReleaseError):
+                self._database = None  # a rollback must work without; the pointer is the truth
         return self._storage.complete_reserved(model, channel)
 
-    def _begin_rollback(self, pointer: Pointer) -> OperationRecord | None:
-        if self._database is None:
-            return None
-        try:
-            with self._database.write() as connection:
-                channel_id = releases.find_channel(connection, model=pointer.model, name=pointer.channel)
-                release_id = releases.find_release(connection, manifest_digest=pointer.release)
-                if channel_id is None or release_id is None:
-                    return None
-                return self._begin_operation(connection, channel_id, release_id, pointer)
-        except (DatabaseError, BusyError):
-            return None
-
-    # -- steps both share ----------------------------------------------------------------------------------
-    def _begin_operation(
-        self, connection: sa.Connection, channel_id: int, release_id: int, pointer: Pointer
-    ) -> OperationRecord:
-        return releases.begin_operation(
-            connection,
-            channel_id=channel_id,
-            release_id=release_id,
-            pointer=pointer,
-            owner={"host": socket.gethostname(), "pid": os.getpid()},
-            actor=self._actor,
-        )
-
-    def _swap(self, pointer: Pointer, current: Pointer | None, operation: OperationRecord | None) -> None:
-        try:
-            self._storage.swap_pointer(pointer, expected=current)
-        except ActivationUnknownError as error:
-            self._close(operation, error, unknown=True)
-            raise
-        except ModelregError as error:
-            self._abort(operation, error)
-            raise
-
-    def _abort(self, operation: OperationRecord | None, error: ModelregError) -> None:
-        self._close(operation, error, unknown=False)
-
-    def _close(self, operation: OperationRecord | None, error: ModelregError, *, unknown: bool) -> None:
-        """Note how an operation failed; if the database cannot be told, the next command settles it."""
-        if operation is None or self._database is None:
-            return
-        note = releases.mark_unknown if unknown else releases.abort_operation
-        try:
-            with self._database.write() as connection:
-                note(connection, operation=operation, error=str(error), actor=self._actor)
-        except (DatabaseError, BusyError):
-            return
-
-    def _commit(self, operation: OperationRecord | None, pointer: Pointer) -> bool:
-        if operation is None or self._database is None:
-            return False
-        try:
-            with self._database.write() as connection:
-                releases.commit_operation(connection, operation=operation, pointer=pointer, actor=self._actor)
-        except (DatabaseError, BusyError):
-            return False
-        return True
+    @property
+    def _swapper(self) -> Swapper:
+        return Swapper(database=self._database, storage=self._storage, actor=self._actor)
 
     def _require_database(self) -> Database:
         if self._database is None:
@@ -354,13 +267,3 @@ class Releases:
                 "the registry has no database", hint="Restore its backup, or start a new one: modelreg init."
             )
         return self._database
-
-
-def _check_expected(channel: str, current: Pointer | None, expected: int | None) -> None:
-    found = current.generation if current else 0
-    if expected is not None and expected != found:
-        raise ActivationConflictError(channel, expected=expected, found=found, holder=current.actor if current else "")
-
-
-def _new_txn() -> str:
-    return os.urandom(16).hex()

@@ -146,7 +146,7 @@ golden_set = sa.Table(
     sa.Column("samples", sa.Integer, nullable=False),
     sa.Column("origin", sa.JSON, nullable=False),
     *_created(),
-    sa.UniqueConstraint("version_id", "blob_digest"),
+    sa.Index(None, "version_id"),
 )
 
 toolchain = sa.Table(

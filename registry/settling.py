@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import sqlalchemy as sa
+
 from modelreg.registry import engines, releases, versions
 from modelreg.registry.database import Database
-from modelreg.registry.errors import IntegrityError, NotFoundError
+from modelreg.registry.errors import ForeignReleaseError, IntegrityError, NotFoundError
 from modelreg.registry.manifest import Manifest, parse_manifest
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.records import ActivationRecord, OperationRecord
+from modelreg.registry.records import ActivationRecord, OperationRecord, VersionRecord
 from modelreg.registry.references import ModelReference
 from modelreg.registry.storage.interface import Storage
 
@@ -86,8 +88,8 @@ def settle_channel(database: Database, storage: Storage, *, model: str, channel:
         The pointer, which the database agrees with afterwards.
 
     Raises:
-        IntegrityError: The database knows a later generation than the store (one of them was restored from a
-            backup), or the store serves a release of a version that the database does not have.
+        IntegrityError: The database knows a later generation than the store: one was restored from a backup.
+        ForeignReleaseError: The store serves a release of a version that the database does not have.
     """
     pointer = storage.complete_reserved(model, channel)
     found = compare(read_channel_state(database, model=model, channel=channel), pointer)
@@ -150,25 +152,16 @@ def _adopt_generations(
 ) -> None:
     """Record generations that were activated without the database (a rollback while it was away)."""
     with database.write() as connection:
-        channel_id = releases.ensure_channel(connection, model=model, name=channel, actor=actor)
-        newest = releases.newest_activation(connection, channel_id=channel_id)
-        known = newest.generation if newest else 0
         for generation in sorted(manifests):
-            if generation <= known:
-                continue
             document, manifest = documents[generation], manifests[generation]
-            try:
-                version = versions.get_version(connection, ModelReference(model=model, version=document.version))
-            except NotFoundError:
-                version = None
-            if version is None or version.source.digest != manifest.source_digest:
-                raise IntegrityError(
-                    f"{model}@{channel} generation {generation} serves {model}:{document.version},"
-                    " which this database does not have",
-                    hint="The database was lost or replaced; restore its backup, or register the version again.",
-                )
-            built = engines.list_engines(connection, version_id=version.id)
-            plans = {engine.plan_digest: engine.id for engine in built}
+            version = require_known_version(connection, document, manifest)
+            channel_id = releases.ensure_channel(connection, model=model, name=channel, actor=actor)
+            newest = releases.newest_activation(connection, channel_id=channel_id)
+            if newest is not None and newest.generation >= generation:
+                continue  # an open operation has just recorded it
+            plans = {
+                engine.plan_digest: engine.id for engine in engines.list_engines(connection, version_id=version.id)
+            }
             release_id = releases.ensure_release(
                 connection,
                 version=version,
@@ -179,3 +172,23 @@ def _adopt_generations(
             releases.record_activation(
                 connection, channel_id=channel_id, release_id=release_id, pointer=document, actor=actor
             )
+
+
+def require_known_version(connection: sa.Connection, document: Pointer, manifest: Manifest) -> VersionRecord:
+    """
+    Return the version that a generation serves, as this database has it.
+
+    Raises:
+        ForeignReleaseError: It has no such version, or one of another source under that number.
+    """
+    try:
+        version = versions.get_version(connection, ModelReference(model=document.model, version=document.version))
+    except NotFoundError:
+        version = None
+    if version is None or version.source.digest != manifest.source_digest:
+        raise ForeignReleaseError(
+            f"{document.model}@{document.channel} serves {document.model}:{document.version} of source"
+            f" {manifest.source_digest[:12]}, which this database does not have",
+            hint="The database was lost or replaced: restore its backup. `which` and `rollback` work without.",
+        )
+    return version

@@ -53,7 +53,10 @@ class SqliteFile:
         if sqlite3.sqlite_version_info < _OLDEST:
             raise DatabaseError(f"SQLite {sqlite3.sqlite_version} is too old, 3.35 is needed")
         if not os.path.exists(self.path):  # noqa: PTH110 - Path.exists raises for a folder that is locked away
-            raise DatabaseError(f"database {self.path} does not exist", hint="Run `modelreg init` to make one.")
+            raise DatabaseError(
+                f"database {self.path} does not exist",
+                hint="Restore its backup; `which` and `rollback` work without. To make a new one: `modelreg init`.",
+            )
         if not self.is_writable():
             return self._open(self._read_only_mode())
         refuse_network(self.path)

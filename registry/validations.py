@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from modelreg.registry.clock import utc_now
 from modelreg.registry.database import insert_row
 from modelreg.registry.events import append_event
-from modelreg.registry.records import EngineRecord, GateResult, Json, ValidationRecord, Verdict
+from modelreg.registry.records import EngineRecord, GateResult, ValidationRecord
 from modelreg.registry.schema import validation
+from modelreg.registry.words import Json, Verdict
 
 _INSERT = sa.insert(validation)
 _NEWEST_IDS = (
@@ -62,6 +63,7 @@ def record_validation(
         engine_id=engine.id,
         golden_digest=golden_digest,
         policy_digest=policy_digest,
+        policy=policy,
         verdict=verdict,
         gates=tuple(gates),
         report_digest=report_digest,
@@ -85,6 +87,7 @@ def _validation(row: sa.Row[Any]) -> ValidationRecord:
         engine_id=row.engine_id,
         golden_digest=row.golden_digest,
         policy_digest=row.policy_digest,
+        policy=row.policy,
         verdict=Verdict(row.verdict),
         gates=tuple(GateResult.from_json(gate) for gate in row.gates),
         report_digest=row.report_digest,

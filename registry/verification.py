@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from modelreg.registry import blobs, engines, events, validations, versions
 from modelreg.registry.database import Database
@@ -100,12 +101,12 @@ def verify_version(
 def _verify_blobs(report: VerificationReport, storage: Storage, digests: Iterable[str], progress: Progress) -> None:
     for digest in dict.fromkeys(digests):
         report.blobs += 1
-        report.check("blob", digest, lambda digest=digest: storage.verify_blob(digest, progress=progress))
+        report.check("blob", digest, partial(storage.verify_blob, digest, progress=progress))
 
 
 def _verify_release(report: VerificationReport, storage: Storage, release: str, progress: Progress) -> None:
     report.releases += 1
-    report.check("release", release, lambda: storage.verify_release(release, progress=progress))
+    report.check("release", release, partial(storage.verify_release, release, progress=progress))
 
 
 def _verify_channel(report: VerificationReport, storage: Storage, model: str, channel: str) -> None:

@@ -12,12 +12,14 @@ import sqlalchemy as sa
 
 from modelreg.registry.blobs import record_blob
 from modelreg.registry.clock import utc_now
+from modelreg.registry.contents import Signature, StoredFile
 from modelreg.registry.database import insert_row
-from modelreg.registry.errors import NotFoundError
+from modelreg.registry.errors import NotFoundError, UsageError
 from modelreg.registry.events import append_event
-from modelreg.registry.records import BlobKind, GoldenSetRecord, Json, Signature, SourceInfo, StoredFile, VersionRecord
+from modelreg.registry.records import GoldenSetRecord, SourceInfo, VersionRecord
 from modelreg.registry.references import ModelReference, check_name
 from modelreg.registry.schema import activation, blob, channel, golden_set, model, release, version, version_file
+from modelreg.registry.words import BlobKind, Json
 
 _FIND_MODEL = sa.select(model.c.id).where(model.c.name == sa.bindparam("model"))
 _INSERT_MODEL = sa.insert(model)
@@ -104,9 +106,6 @@ _ACTIVE_VERSIONS = (
     .order_by(channel.c.name)
 )
 
-_FIND_GOLDEN = sa.select(golden_set).where(
-    golden_set.c.version_id == sa.bindparam("of_version"), golden_set.c.blob_digest == sa.bindparam("digest")
-)
 _INSERT_GOLDEN = sa.insert(golden_set)
 _NEWEST_GOLDEN = (
     sa.select(golden_set)
@@ -237,11 +236,32 @@ def add_golden_set(
     samples: int,
     origin: Json,
     actor: str,
+    message: str = "",
 ) -> GoldenSetRecord:
-    """Return the golden set of `version` with this digest, added if it is not there; the newest added one counts."""
-    known = connection.execute(_FIND_GOLDEN, {"of_version": version.id, "digest": digest}).one_or_none()
-    if known is not None:
-        return _golden(known)
+    """
+    Make this the golden set of `version`; nothing changes if it is already. Replacing another one is an event.
+
+    Args:
+        connection: In a writing transaction.
+        version: Whose outputs it holds.
+        digest: SHA-256 of its file.
+        size_bytes: Bytes of its file.
+        samples: How many samples it has.
+        origin: Where it comes from.
+        actor: Who adds it.
+        message: Why it replaces the one before.
+
+    Raises:
+        UsageError: It would replace another one without a message.
+    """
+    before = newest_golden_set(connection, version_id=version.id)
+    if before is not None and before.digest == digest:
+        return before
+    if before is not None and not message:
+        raise UsageError(
+            f"{version.reference} has golden set {before.digest[:12]} already, this one is {digest[:12]}",
+            hint="To replace it, say why with --message; its engines must be validated again then.",
+        )
     record_blob(connection, digest=digest, size_bytes=size_bytes, kind=BlobKind.GOLDEN)
     now = utc_now()
     row = {
@@ -253,13 +273,11 @@ def add_golden_set(
         "created_by": actor,
     }
     golden_id = insert_row(connection, _INSERT_GOLDEN, row)
-    append_event(
-        connection,
-        kind="golden.added",
-        subject=version.reference,
-        details={"digest": digest, "samples": samples},
-        actor=actor,
-    )
+    details: Json = {"digest": digest, "samples": samples}
+    if before is not None:
+        details |= {"replaces": before.digest, "message": message}
+    kind = "golden.added" if before is None else "golden.replaced"
+    append_event(connection, kind=kind, subject=version.reference, details=details, actor=actor)
     return GoldenSetRecord(
         id=golden_id, version_id=version.id, digest=digest, samples=samples, origin=origin, created_at=now
     )

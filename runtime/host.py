@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
+from importlib.machinery import PathFinder  # a tenth of importlib.util's start-up
 from pathlib import Path
 
-from modelreg.registry.records import Backend, Json
+from modelreg.registry.words import Backend, Json
 
 _DRIVER_TIMEOUT_S = 10.0
 _BACKEND_MODULES = {
@@ -65,7 +65,7 @@ def _find_backends() -> dict[Backend, Path]:
     found: dict[Backend, Path] = {}
     for backend, modules in _BACKEND_MODULES.items():
         for name in modules:
-            spec = find_spec(name)
+            spec = PathFinder.find_spec(name)
             if spec is not None:
                 found[backend] = Path(spec.origin or name)
                 break

@@ -9,9 +9,9 @@ from modelreg.registry.errors import IntegrityError, NotFoundError
 from modelreg.registry.manifest import Manifest, ReleasedEngine, parse_manifest
 from modelreg.registry.plans import PlanHeader, disagreement, is_same_version, read_plan_header
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.records import Backend
 from modelreg.registry.references import check_name
 from modelreg.registry.storage.interface import Storage
+from modelreg.registry.words import Backend
 from modelreg.runtime.host import Host
 
 _BOUND_TO_VERSION = (Backend.TENSORRT, Backend.TENSORRT_RTX)

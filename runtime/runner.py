@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from modelreg.registry.errors import MissingDependencyError, ModelregError
-from modelreg.registry.records import Backend, Json
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
+from modelreg.registry.words import Backend, Json
 from modelreg.runtime.host import Host
 
 if TYPE_CHECKING:

@@ -5,7 +5,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# CI must give the same answer for the same commit; elsewhere every run tries other examples.
+hypothesis.settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 SHARED_MEMORY = Path("/dev/shm")
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.errors import GoldenSetError
-from modelreg.registry.records import Signature, TensorSpec
 from modelreg.registry.tensor_sets import TensorInfo, TensorSet
 
 DEFAULT_BATCH = 64

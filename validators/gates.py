@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from modelreg.config.policy import Metric, Policy, Rule, Scope
-from modelreg.registry.records import EngineRecord, GateOutcome, GateResult, Precision, Verdict
+from modelreg.config.policy import FINITE, REALISED, Metric, Policy, Rule, Scope
+from modelreg.registry.records import EngineRecord, GateResult
+from modelreg.registry.words import GateOutcome, Precision, Verdict
 from modelreg.validators.metrics import OutputMetrics
 from modelreg.validators.ranking import RankMetrics
 
-FINITE = "finite"
-REALISED = "realised_precision"
 RUN = "run"
 # A pass of these says nothing about how close the engine is to the reference.
 _NO_EVIDENCE = {FINITE, REALISED, RUN}

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.errors import GoldenSetError
-from modelreg.registry.records import Signature, TensorSpec
 from modelreg.registry.tensor_sets import TensorInfo, TensorSet, copy_tensor_set, row_chunks
 from modelreg.validators.feeding import Feed, plan_feed
 from modelreg.validators.metrics import reference_scale

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelreg.registry.records import Json
 from modelreg.registry.tensor_sets import TensorSet, row_chunks
+from modelreg.registry.words import Json
 from modelreg.validators.golden import LABEL, OUTPUT, CheckedGolden, class_scores
 from modelreg.validators.interface import EvaluationPass, Progress, Runner
 from modelreg.validators.metrics import MetricAccumulator, OutputMetrics

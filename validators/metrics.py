@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelreg.config.policy import Metric
-from modelreg.registry.records import Json
+from modelreg.registry.words import Json
 
 Array = NDArray[Any]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelreg.config.policy import Metric
-from modelreg.registry.records import Json
+from modelreg.registry.words import Json
 from modelreg.validators.metrics import BLOCK_VALUES, KEPT_SAMPLES
 
 Array = NDArray[Any]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelreg.registry.contents import Signature
 from modelreg.registry.errors import GoldenSetError, ReferenceModelError
-from modelreg.registry.records import Signature
 from modelreg.registry.tensor_sets import TensorInfo, TensorSet, open_tensor_set
 from modelreg.validators.feeding import plan_feed
 from modelreg.validators.golden import INPUT, LABEL

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelreg.registry.contents import Signature
 from modelreg.registry.errors import GoldenSetError, MissingDependencyError, ReferenceModelError
-from modelreg.registry.records import Json, Signature
 from modelreg.registry.tensor_sets import numpy_dtype, open_tensor_set
+from modelreg.registry.words import Json
 from modelreg.validators.feeding import DEFAULT_BATCH
 from modelreg.validators.golden import ACTIVATION, INPUT, LABEL, OUTPUT, check_golden
 from modelreg.validators.reference_inputs import ReferenceBatch, open_inputs

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from modelreg.config.policy import Policy
 from modelreg.registry.clock import iso, utc_now
-from modelreg.registry.records import EngineRecord, GateResult, Json, Verdict, VersionRecord
+from modelreg.registry.records import EngineRecord, GateResult, VersionRecord
 from modelreg.registry.tensor_sets import TensorSet
+from modelreg.registry.words import Json, Verdict
 from modelreg.validators.gates import error_gate, judge, output_gates, realised_gate, scope_of, task_gates
 from modelreg.validators.golden import OUTPUT, CheckedGolden, check_golden
 from modelreg.validators.interface import EvaluationPass, Progress, no_progress

@@ -159,8 +159,8 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["blob_digest"], ["blob.digest"], name=op.f("fk_golden_set_blob_digest_blob")),
         sa.ForeignKeyConstraint(["version_id"], ["version.id"], name=op.f("fk_golden_set_version_id_version")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_golden_set")),
-        sa.UniqueConstraint("version_id", "blob_digest", name=op.f("uq_golden_set_version_id_blob_digest")),
     )
+    op.create_index(op.f("ix_golden_set_version_id"), "golden_set", ["version_id"], unique=False)
     op.create_table(
         "release",
         sa.Column("id", ID, nullable=False),
@@ -260,6 +260,7 @@ def downgrade() -> None:
     op.drop_table("activation")
     op.drop_table("version_file")
     op.drop_table("release")
+    op.drop_index(op.f("ix_golden_set_version_id"), table_name="golden_set")
     op.drop_table("golden_set")
     op.drop_index(op.f("ix_engine_version_id"), table_name="engine")
     op.drop_table("engine")

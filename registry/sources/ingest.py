@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import json_digest, sha256_hex
 from modelreg.registry.errors import SourceError
-from modelreg.registry.records import SourceInfo, StoredFile
+from modelreg.registry.records import SourceInfo
 from modelreg.registry.sources.external import MODEL_NAME, check_location
 from modelreg.registry.sources.inspect import InspectedSource, read_stripped
 from modelreg.registry.sources.local_files import LocalFile, require_unchanged, shown

@@ -8,9 +8,9 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
+from modelreg.registry.contents import Signature
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import SourceError
-from modelreg.registry.records import Signature
 from modelreg.registry.sources.checking import check_model
 from modelreg.registry.sources.external import MODEL_NAME, find_external_data
 from modelreg.registry.sources.formats import HEAD_BYTES, require_onnx_start

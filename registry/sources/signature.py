@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from modelreg.registry.records import Signature, TensorSpec
+from modelreg.registry.contents import Signature, TensorSpec
 
 # Written out, since older releases of onnx map the small floats to float32 or integers.
 _NUMPY_NAMES = {

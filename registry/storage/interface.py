@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.records import StoredFile
 
 Progress = Callable[[int], None]
 """Called with the number of bytes done since the last call."""

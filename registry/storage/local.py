@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.records import StoredFile
 from modelreg.registry.storage.blobs import LocalBlobs
 from modelreg.registry.storage.channels import LocalChannels
 from modelreg.registry.storage.files import FileOps

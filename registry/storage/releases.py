@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import IntegrityError, NotFoundError
-from modelreg.registry.records import StoredFile
 from modelreg.registry.storage.blobs import LocalBlobs
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.interface import Progress, no_progress

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.errors import ActivationConflictError, IntegrityError
 from modelreg.registry.pointers import Pointer, parse_pointer
-from modelreg.registry.records import StoredFile
 from modelreg.registry.references import check_name
 
 MANIFEST_NAME = "manifest.json"

@@ -11,10 +11,11 @@ from modelreg.registry.clock import utc_now
 from modelreg.registry.database import insert_row
 from modelreg.registry.errors import NotFoundError, UsageError
 from modelreg.registry.events import append_event
-from modelreg.registry.records import Backend, Json, ToolchainRecord
+from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.references import check_name
 from modelreg.registry.schema import toolchain, toolchain_state
 from modelreg.registry.toolchains.probing import Probe
+from modelreg.registry.words import Backend, Json
 
 EMBEDDED = "onnxruntime"
 """The name of the ONNX Runtime that modelreg itself is installed with; it is always there."""

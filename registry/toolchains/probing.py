@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from modelreg.registry.errors import ToolchainError, WorkerError
-from modelreg.registry.records import Backend, Json, ToolchainRecord, Word
+from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
+from modelreg.registry.words import Backend, Json, Word
 
 PROBE_TIMEOUT_S = 120.0
 _JOB_FILE = Path(__file__).with_name("probe.py")

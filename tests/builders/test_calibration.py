@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from modelreg.builders.calibration import CalibrationSet, check_calibration_set, iterate_batches, recipe_part
 from modelreg.builders.interface import CalibrationOptions
+from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.errors import GoldenSetError, UsageError
-from modelreg.registry.records import Signature, TensorSpec
 from modelreg.registry.tensor_sets import open_tensor_set, write_tensor_set
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
-from modelreg.builders import backends, cells
+from modelreg.builders import backends
 from modelreg.builders.backends import builder_of, embedded_toolchain
 from modelreg.builders.cells import CellRequest, build_cell, plan_cells
 from modelreg.builders.recipe import variant_recipe_digest
@@ -31,7 +32,8 @@ from modelreg.registry.errors import (
     UsageError,
     WorkerError,
 )
-from modelreg.registry.records import Backend, EngineStatus, Precision, VersionRecord
+from modelreg.registry.records import VersionRecord
+from modelreg.registry.words import Backend, EngineStatus, Precision
 from modelreg.runtime.runner import WorkerRunner
 from modelreg_testing.onnx_models import conv_net, make_model, mlp, save_with_external_data, sequence_output, value
 from modelreg_testing.workshop import Workshop, overflowing_net
@@ -148,14 +150,14 @@ def test_another_recipe_is_another_engine_that_shares_the_variant(workshop: Work
     assert sum("converting to FP16" in message for _, message in workshop.progress) == 1
 
 
-def test_reusing_an_older_recipe_makes_it_the_newest_of_its_cell(workshop: Workshop, version: VersionRecord) -> None:
+def test_an_older_recipe_is_reused_as_it_is_and_hides_no_other(workshop: Workshop, version: VersionRecord) -> None:
     one = workshop.build(version, Precision.FP32).engine
-    workshop.build(version, Precision.FP32, optimisation_level="basic")
+    two = workshop.build(version, Precision.FP32, optimisation_level="basic").engine
     again = workshop.build(version, Precision.FP32)
     assert again.reused
-    assert again.engine.files == one.files
+    assert again.engine == one
     with workshop.database.read() as connection:
-        assert engines.current_engines(connection, version_id=version.id) == [again.engine]
+        assert engines.current_engines(connection, version_id=version.id) == [one, two]
 
 
 def test_an_engine_whose_plan_is_gone_is_built_again(workshop: Workshop, version: VersionRecord) -> None:
@@ -259,9 +261,9 @@ def broken_toolchain(tmp_path: Path, script: str) -> Path:
     return python
 
 
-def request_with(workshop: Workshop, version: VersionRecord, python: Path, **options: object) -> CellRequest:
+def request_with(workshop: Workshop, version: VersionRecord, python: Path) -> CellRequest:
     toolchain = replace(embedded_toolchain(), python=str(python))
-    return workshop.request(version, Precision.FP32, toolchain=toolchain, **options)
+    return workshop.request(version, Precision.FP32, toolchain=toolchain)
 
 
 @pytest.mark.parametrize(
@@ -295,8 +297,12 @@ def test_an_interpreter_that_is_gone_leaves_a_failed_cell(
 def test_ctrl_c_records_the_cell_as_failed_and_is_passed_on(
     workshop: Workshop, version: VersionRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def press() -> None:
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
     def interrupt(*_: object, **__: object) -> None:
-        threading.Thread(target=lambda: (time.sleep(0.2), os.kill(os.getpid(), signal.SIGINT))).start()
+        threading.Thread(target=press).start()
         time.sleep(30)
 
     monkeypatch.setattr(backends.OrtBuilder, "build", interrupt)
@@ -332,7 +338,7 @@ def test_a_full_disk_is_reported_even_when_the_failure_cannot_be_recorded(
 def test_two_builders_must_agree_on_the_bytes_of_a_variant(
     workshop: Workshop, version: VersionRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cells.engines, "record_variant", lambda *_, **__: ())
+    monkeypatch.setattr(engines, "record_variant", lambda *_, **__: ())
     with pytest.raises(BuildError, match="another build made the same variant with other bytes"):
         workshop.build(version, Precision.FP16)
 
@@ -431,9 +437,9 @@ def test_a_backend_without_a_builder_is_refused() -> None:
 
 def test_a_missing_onnxruntime_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
-        raise backends.importlib.metadata.PackageNotFoundError(name)
+        raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(backends.importlib.metadata, "version", missing)
+    monkeypatch.setattr(importlib.metadata, "version", missing)
     with pytest.raises(MissingDependencyError, match="onnxruntime is not installed"):
         embedded_toolchain()
 

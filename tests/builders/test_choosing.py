@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from modelreg.builders.choosing import choose_named, choose_toolchains, to_spec
 from modelreg.builders.interface import ToolchainSpec
-from modelreg.registry.records import Backend
+from modelreg.registry.words import Backend
 from modelreg_testing.records import TRT
 
 

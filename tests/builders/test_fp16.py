@@ -12,7 +12,7 @@ from modelreg.builders import fp16, graphs
 from modelreg.builders.fp16 import make_fp16
 from modelreg.builders.graphs import VariantError, element_types, initialiser_bytes
 from modelreg.builders.precision import translate
-from modelreg.registry.records import Backend, Precision
+from modelreg.registry.words import Backend, Precision
 from modelreg_testing.onnx_models import conv_net, make_model, mlp, save, save_with_external_data, value, weight
 
 

@@ -98,7 +98,8 @@ def test_an_opset_that_cannot_be_raised_says_what_to_do() -> None:
 def test_initialisers_are_counted_by_dtype() -> None:
     model = mlp()
     model.graph.initializer.append(weight("ids", np.arange(3)))
-    model.graph.initializer.append(helper.make_tensor("words", TensorProto.STRING, [1], [b"a"]))
+    words = TensorProto(name="words", data_type=TensorProto.STRING, dims=[1], string_data=[b"a"])
+    model.graph.initializer.append(words)
     assert initialiser_bytes(model.graph) == {"float32": 4 * (16 * 32 + 32 + 320 + 10), "int64": 24, "object": 0}
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ from modelreg_testing.onnx_models import (
     weight,
 )
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 
-def build(model: Path, tmp_path: Path, *, inputs: dict[str, Array] | None = None, **changes: Any) -> dict[str, Any]:
+def build(model: Path, tmp_path: Path, *, inputs: Mapping[str, Array] | None = None, **changes: Any) -> dict[str, Any]:
     plan = tmp_path / "plan" / "model.onnx"
     plan.parent.mkdir(exist_ok=True)
     request = {
@@ -38,7 +39,7 @@ def build(model: Path, tmp_path: Path, *, inputs: dict[str, Array] | None = None
         "seed": 0,
         **changes,
     }
-    return ort.build(request, inputs or {}, lambda *_: None)
+    return ort.build(request, dict(inputs or {}), lambda *_: None)
 
 
 def run(path: str, inputs: dict[str, Array]) -> list[Array]:

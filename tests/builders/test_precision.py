@@ -4,7 +4,7 @@ import pytest
 
 from modelreg.builders.precision import offered, require_precision, translate, version_numbers
 from modelreg.registry.errors import BuildError, CellRefusedError, PrecisionError
-from modelreg.registry.records import Backend, Precision
+from modelreg.registry.words import Backend, Precision
 
 ORT, RTX = Backend.ONNXRUNTIME, Backend.TENSORRT_RTX
 

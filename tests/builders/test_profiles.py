@@ -9,8 +9,8 @@ from modelreg.builders.profiles import (
     parse_shapes,
     resolve_profiles,
 )
+from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.errors import UsageError
-from modelreg.registry.records import Signature, TensorSpec
 
 Dimension = int | str | None
 

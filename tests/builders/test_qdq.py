@@ -16,12 +16,13 @@ from modelreg.builders.graphs import VariantError
 from modelreg.builders.interface import CalibrationOptions
 from modelreg.builders.precision import translate
 from modelreg.builders.qdq import make_int8
-from modelreg.registry.records import Backend, Precision, Signature
+from modelreg.registry.contents import Signature
 from modelreg.registry.sources.signature import read_signature
 from modelreg.registry.tensor_sets import write_tensor_set
+from modelreg.registry.words import Backend, Precision
 from modelreg_testing.onnx_models import conv_net, make_model, mlp, save, value, weight
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 TENSORRT = {
     "activation_type": "QInt8",
     "activation_symmetric": True,
@@ -162,7 +163,7 @@ def chain() -> onnx.ModelProto:
         for i, (source, target) in enumerate([("x", "a"), ("a", "b"), ("b", "y")])
     ]
     weights = [weight(f"w{i}", rng.normal(size=(2, 2, 3, 3)).astype(np.float32)) for i in range(3)]
-    shape = ["N", 2, 6, 6]
+    shape: list[int | str | None] = ["N", 2, 6, 6]
     return make_model(nodes, inputs=[value("x", shape)], outputs=[value("y", shape)], initializers=weights)
 
 

@@ -10,7 +10,7 @@ from modelreg.builders.precision import translate
 from modelreg.builders.recipe import Recipe, make_recipe, variant_recipe_digest
 from modelreg.registry.digests import canonical_json, json_digest
 from modelreg.registry.errors import UsageError
-from modelreg.registry.records import Backend, Precision
+from modelreg.registry.words import Backend, Precision
 
 TOOLS = {"onnx": "1.20.0", "onnxruntime": "1.23.0"}
 

@@ -23,8 +23,9 @@ from modelreg.builders.planning import CellRequest
 from modelreg.builders.profiles import ProfileShapes
 from modelreg.registry.errors import BuildError, CellRefusedError, PrecisionError, UsageError, WorkerError
 from modelreg.registry.plans import PlanHeader, read_plan_header
-from modelreg.registry.records import Backend, EngineStatus, Precision, VersionRecord
+from modelreg.registry.records import VersionRecord
 from modelreg.registry.toolchains.process import Worker
+from modelreg.registry.words import Backend, EngineStatus, Precision
 from modelreg_testing.onnx_models import conv_net
 from modelreg_testing.toolchains import needs_rtx, rtx_toolchain
 from modelreg_testing.workshop import Workshop, overflowing_net

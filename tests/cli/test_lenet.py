@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from modelreg_testing.checkout import ROOT
-from modelreg_testing.cli import CliResult, Shop, run_cli
+from modelreg_testing.cli import CliResult, Shop, run_cli, save_npz
 
 LENET = ROOT / "examples" / "lenet"
 ONNX, GOLDEN, CALIBRATION = LENET / "lenet-v1.onnx", LENET / "golden-v1.npz", LENET / "calibration.npz"
@@ -138,7 +138,7 @@ def test_a_calibration_set_that_is_empty_or_of_another_model_is_refused(
     bench: Bench, tmp_path: Path, rows: int
 ) -> None:
     name = "input.image" if rows == 0 else "input.other"
-    np.savez(tmp_path / "calibration.npz", **{name: np.zeros((rows, 1, 28, 28), np.float32)})
+    save_npz(tmp_path / "calibration.npz", {name: np.zeros((rows, 1, 28, 28), np.float32)})
     refused = bench.cli("build", "lenet:1", "--precision", "int8", "--calibration", tmp_path / "calibration.npz")
     assert refused.code == 1
     assert refused.err.startswith("modelreg: error: ")
@@ -283,9 +283,8 @@ def test_an_fp16_engine_that_overflows_in_one_layer_fails_although_the_other_sam
 
 def test_int8_calibrated_on_inputs_that_were_never_normalised_fails_on_the_task(bench: Bench, tmp_path: Path) -> None:
     with np.load(CALIBRATION) as calibration:
-        np.savez(
-            tmp_path / "raw.npz", **{name: calibration[name] * 255 for name in calibration.files if name != "label"}
-        )
+        raw = {name: calibration[name] * 255 for name in calibration.files if name != "label"}
+    save_npz(tmp_path / "raw.npz", raw)
     built = bench.cli("build", "lenet:1", "--precision", "int8", "--calibration", tmp_path / "raw.npz")
     assert built.code == 0, built.err
     failed = bench.cli("validate", "lenet:1", "--precision", "int8")

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from modelreg.registry.records import Precision, Verdict
+from modelreg.registry.words import Precision, Verdict
 from modelreg_testing.cli import Shop, run_cli
 
 

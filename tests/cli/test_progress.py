@@ -1,50 +1,90 @@
 from __future__ import annotations
 
 import io
-import sys
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr
 
 import pytest
 
-from modelreg.cli.progress import Reporter
+from modelreg.cli import progress
+from modelreg.cli.progress import Reporter, interrupted_by_sigterm
 
 
 class Terminal(io.StringIO):
+    """A stderr that says it is a terminal."""
+
     def isatty(self) -> bool:
         return True
 
 
-def become_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Put a terminal in the place of stderr; inside the test, since pytest sets stderr anew for each of its parts."""
-    made = Terminal()
-    monkeypatch.setattr(sys, "stderr", made)
+def test_without_a_terminal_a_step_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with Reporter().step("building") as tell:
+        tell(0.5, "calibrating")
+    assert capsys.readouterr().err == "building ...\n"
+
+
+def test_verbose_says_each_part_of_a_step_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with Reporter(verbose=True).step("building") as tell:
+        for fraction in (0.1, 0.2, None):
+            tell(fraction, "calibrating")
+        tell(0.9, "storing")
+    assert capsys.readouterr().err == "building ...\nbuilding: calibrating\nbuilding: storing\n"
+
+
+def test_only_many_bytes_are_worth_a_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with Reporter().counting_bytes("storing") as count:
+        count(1024)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "_WORTH_SAYING_BYTES", 2048)
+    with Reporter().counting_bytes("storing") as count:
+        count(1024)
+        count(1024)
+    assert capsys.readouterr().err.startswith("storing: 2.0 KiB in ")
+
+
+def test_on_a_terminal_a_bar_moves_and_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
-    return made
+    terminal = Terminal()
+    with redirect_stderr(terminal), Reporter().step("building [x]") as tell:
+        tell(None, "starting")
+        tell(0.5, "calibrating")
+    shown = terminal.getvalue()
+    assert "building [x]" in shown
+    assert shown.endswith("\x1b[2K")
 
 
-def test_without_a_terminal_each_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_terminal_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    with redirect_stderr(terminal), Reporter(no_color=True).counting_bytes("storing", total=2048) as count:
+        count(2048)
+    assert "2.0" in terminal.getvalue()
+    assert "\x1b[3" not in terminal.getvalue()
+
+
+def test_sigterm_ends_the_work_as_ctrl_c_does_and_only_meanwhile() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), interrupted_by_sigterm():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_without_a_terminal_each_step_of_a_board_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with Reporter().board(total=2) as board:
-        with board.step("one") as tell:
-            tell(0.5, "half")
-        with board.step("two"):
-            pass
+        for label in ("one", "two"):
+            with board.step(label) as tell:
+                tell(0.5, "half")
     assert capsys.readouterr().err == "one ...\ntwo ...\n"
 
 
-def test_with_verbose_each_part_is_a_line_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with Reporter(verbose=True).step("one") as tell:
-        tell(0.1, "parsing")
-        tell(0.2, "parsing")
-        tell(None, "compiling")
-    assert capsys.readouterr().err == "one ...\none: parsing\none: compiling\n"
-
-
 def test_on_a_terminal_steps_of_several_threads_share_one_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = become_terminal(monkeypatch)
-    both = threading.Barrier(2)
-    with Reporter(no_color=True).board(total=2) as board:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    terminal, both = Terminal(), threading.Barrier(2)
+    with redirect_stderr(terminal), Reporter(no_color=True).board(total=2) as board:
 
         def work(name: str) -> None:
             with board.step(name) as tell:
@@ -59,8 +99,9 @@ def test_on_a_terminal_steps_of_several_threads_share_one_view(monkeypatch: pyte
     assert all(name in shown for name in ("2 engines", "first cell", "second cell"))
 
 
-def test_one_step_alone_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = become_terminal(monkeypatch)
-    with Reporter(no_color=True).step("a step") as tell:
+def test_one_step_alone_counts_no_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    with redirect_stderr(terminal), Reporter(no_color=True).step("a step") as tell:
         tell(1.0, "done")
     assert "engines" not in terminal.getvalue()

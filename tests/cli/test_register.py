@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from modelreg_testing import onnx_faults, onnx_models
 from modelreg_testing.checkout import ROOT
-from modelreg_testing.cli import Shop
+from modelreg_testing.cli import Shop, save_npz
 from modelreg_testing.registry import row_counts
 
 LENET = ROOT / "examples" / "lenet"
@@ -30,14 +31,14 @@ def contents(shop: Shop) -> tuple[dict[str, int], set[str], list[Path]]:
     return rows, {blob.digest for blob in shop.storage.iterate_blobs()}, list((shop.path / "store" / "tmp").rglob("*"))
 
 
-def golden_of(model: onnx.ModelProto, *, samples: int = 6) -> dict[str, NDArray[np.generic]]:
+def golden_of(model: onnx.ModelProto, *, samples: int = 6) -> dict[str, NDArray[Any]]:
     """Return a golden set that fits a model with one input and one output."""
     from onnx.reference import ReferenceEvaluator
 
     spec, output = model.graph.input[0], model.graph.output[0]
     width = spec.type.tensor_type.shape.dim[1].dim_value
     inputs = np.random.default_rng(0).normal(size=(samples, width)).astype(np.float32)
-    answer = ReferenceEvaluator(model).run(None, {spec.name: inputs})[0]
+    answer = np.asarray(next(iter(ReferenceEvaluator(model).run(None, {spec.name: inputs}))))
     return {f"input.{spec.name}": inputs, f"output.{output.name}": answer.astype(np.float32)}
 
 
@@ -74,7 +75,7 @@ def test_a_golden_set_is_kept_in_one_form_whatever_it_came_in(shop: Shop, lenet:
     from safetensors.numpy import save_file
 
     arrays = golden_of(onnx.load(lenet))
-    np.savez(tmp_path / "golden.npz", **arrays)
+    save_npz(tmp_path / "golden.npz", arrays)
     save_file(dict(arrays), tmp_path / "golden.safetensors")
     one = shop.cli("register", "lenet", lenet, "--golden", tmp_path / "golden.npz", "--json").document
     two = shop.cli("register", "lenet", lenet, "--golden", tmp_path / "golden.safetensors", "--json").document
@@ -100,7 +101,7 @@ def test_the_pytorch_reference_is_run_once_and_its_origin_kept(shop: Shop) -> No
 
 
 def test_a_dry_run_checks_everything_and_stores_nothing(shop: Shop, lenet: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "golden.npz", **golden_of(onnx.load(lenet)))
+    save_npz(tmp_path / "golden.npz", golden_of(onnx.load(lenet)))
     before = contents(shop)
     human = shop.cli("register", "lenet", lenet, "--golden", tmp_path / "golden.npz", "--dry-run")
     assert human.code == 0
@@ -110,6 +111,16 @@ def test_a_dry_run_checks_everything_and_stores_nothing(shop: Shop, lenet: Path,
     assert machine["golden_samples"] is None
     assert machine["source"]["signature"]["inputs"]
     assert contents(shop) == before
+
+
+def test_what_is_odd_about_a_model_is_a_warning_and_stays_visible(shop: Shop, tmp_path: Path) -> None:
+    path = onnx_models.save(onnx_faults.duplicate_node_names(), tmp_path / "odd.onnx")
+    for words in (("--dry-run",), ()):
+        done = shop.cli("register", "odd", path, *words)
+        assert done.code == 0
+        assert "modelreg: warning: " in done.err
+        assert "same" in done.err
+    assert "warning " in shop.cli("show", "odd:1").out
 
 
 @pytest.mark.parametrize(
@@ -258,27 +269,27 @@ def test_what_no_backend_can_build_is_registered_and_refused_at_build_with_the_r
     assert shop.cli("show", "odd:1", "--json").document["engines"] == []
 
 
-def wrong_dtype(arrays: dict[str, NDArray[np.generic]]) -> None:
+def wrong_dtype(arrays: dict[str, NDArray[Any]]) -> None:
     name = next(iter(arrays))
     arrays[name] = arrays[name].astype(np.float64)
 
 
-def wrong_shape(arrays: dict[str, NDArray[np.generic]]) -> None:
+def wrong_shape(arrays: dict[str, NDArray[Any]]) -> None:
     name = next(iter(arrays))
     arrays[name] = arrays[name][:, :-1]
 
 
-def wrong_name(arrays: dict[str, NDArray[np.generic]]) -> None:
+def wrong_name(arrays: dict[str, NDArray[Any]]) -> None:
     name = next(iter(arrays))
     arrays[name + "_other"] = arrays.pop(name)
 
 
-def fewer_outputs(arrays: dict[str, NDArray[np.generic]]) -> None:
+def fewer_outputs(arrays: dict[str, NDArray[Any]]) -> None:
     name = list(arrays)[1]
     arrays[name] = arrays[name][:-1]
 
 
-def holds_nan(arrays: dict[str, NDArray[np.generic]]) -> None:
+def holds_nan(arrays: dict[str, NDArray[Any]]) -> None:
     name = list(arrays)[1]
     arrays[name] = arrays[name].copy()
     arrays[name][2, 0] = np.nan
@@ -286,11 +297,11 @@ def holds_nan(arrays: dict[str, NDArray[np.generic]]) -> None:
 
 @pytest.mark.parametrize("spoil", [wrong_dtype, wrong_shape, wrong_name, fewer_outputs, holds_nan])
 def test_a_golden_set_that_does_not_fit_is_refused_before_anything_is_stored(
-    shop: Shop, lenet: Path, tmp_path: Path, spoil: Callable[[dict[str, NDArray[np.generic]]], None]
+    shop: Shop, lenet: Path, tmp_path: Path, spoil: Callable[[dict[str, NDArray[Any]]], None]
 ) -> None:
     arrays = golden_of(onnx.load(lenet))
     spoil(arrays)
-    np.savez(tmp_path / "golden.npz", **arrays)
+    save_npz(tmp_path / "golden.npz", arrays)
     before = contents(shop)
     refused = shop.cli("register", "lenet", lenet, "--golden", tmp_path / "golden.npz", "--json")
     assert refused.code == 1
@@ -365,8 +376,7 @@ def test_a_read_only_home_can_be_looked_at_and_refuses_the_rest(mounted: Callabl
     ):
         assert shop.cli(*words).code == 0, words
     path = onnx_models.save(onnx_models.mlp(), tmp_path / "mlp.onnx")
-    for words in (("register", "mlp", str(path)), ("promote", "lenet:1", "--to", "qa")):
-        refused = shop.cli(*words)
-        assert refused.code == 1, words
+    for refused in (shop.cli("register", "mlp", path), shop.cli("promote", "lenet:1", "--to", "qa")):
+        assert refused.code == 1
         assert "read-only" in refused.err.lower(), refused.err
         assert len(refused.err.splitlines()) <= 2

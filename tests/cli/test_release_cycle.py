@@ -125,7 +125,9 @@ def test_overridden_gates_stay_visible_everywhere(shop: Shop) -> None:
     assert silent.code == 2
     assert "--message" in silent.err
 
-    done = shop.cli("promote", "lenet:1", "--to", "production", "--override-gates", "-m", "the demo is at noon")
+    promote = ("promote", "lenet:1", "--to", "production", "--override-gates", "-m", "the demo is at noon")
+    assert "gates overridden: cpu fp32: not validated" in shop.cli(*promote, "--dry-run").out
+    done = shop.cli(*promote)
     assert done.code == 0
     for words in (("show", "lenet"), ("show", "lenet:1"), ("history", "lenet"), ("which", "lenet@production")):
         shown = shop.cli(*words).out

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from modelreg.cli.render import clean, count, number, one_line, print_document, short, size
+from modelreg.cli.render import clean, count, number, one_line, print_document, short, shorten_digests, size
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,13 @@ def test_sizes_are_in_binary_units(size_bytes: int, text: str) -> None:
 def test_digests_are_shortened_to_twelve_digits() -> None:
     assert short("0123456789abcdef" * 4) == "0123456789ab"
     assert short("") == "-"
+
+
+def test_a_digest_in_a_sentence_is_shortened_and_one_in_a_path_is_not() -> None:
+    digest = "0123456789abcdef" * 4
+    assert shorten_digests(f"blob {digest}, or {digest}: gone") == "blob 0123456789ab, or 0123456789ab: gone"
+    for whole in (f"/store/01/{digest}", f"{digest}/model.onnx", f"lenet@sha256:{digest}", digest + "0"):
+        assert shorten_digests(whole) == whole
 
 
 def test_one_thing_is_one() -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stdout
+
 import pytest
 
 from modelreg.cli.tables import Column, fit_widths, fold, print_table, text_width
@@ -10,6 +13,19 @@ def narrow_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
 
 
+class Screen(io.StringIO):
+    """A standard output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def lines_on_screen(*rows: tuple[str, ...]) -> list[str]:
+    with redirect_stdout(Screen()) as screen:
+        print_table(COLUMNS, rows, no_color=True)
+    return screen.getvalue().splitlines()
+
+
 COLUMNS = (Column(header="ID", right=True), Column(header="NAME"), Column(header="WHY", folds=True))
 
 
@@ -18,15 +34,29 @@ def test_columns_are_aligned_and_nothing_trails(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == "ID  NAME  WHY\n 1  a\n20  bcd   x\n"
 
 
-def test_a_long_cell_folds_under_itself_within_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(COLUMNS, [("1", "abcdef", "the quick brown fox jumps over")])
-    lines = capsys.readouterr().out.splitlines()
+def test_a_long_cell_folds_under_itself_within_the_screen() -> None:
+    lines = lines_on_screen(("1", "abcdef", "the quick brown fox jumps over"))
     assert lines == [
         "ID  NAME    WHY",
         " 1  abcdef  the quick brown",
         "            fox jumps over",
     ]
     assert max(map(len, lines)) <= 30
+
+
+def test_a_word_or_a_path_is_never_broken_even_beyond_the_screen() -> None:
+    path = "/srv/models/.modelreg/store/blobs/sha256/ab"
+    assert lines_on_screen(("1", "abcdef", f"see {path} there")) == [
+        "ID  NAME    WHY",
+        " 1  abcdef  see",
+        f"            {path}",
+        "            there",
+    ]
+
+
+def test_what_is_no_terminal_gets_one_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(COLUMNS, [("1", "abcdef", "the quick brown fox jumps over the lazy dog")])
+    assert capsys.readouterr().out.splitlines()[1] == " 1  abcdef  the quick brown fox jumps over the lazy dog"
 
 
 def test_columns_that_do_not_fold_keep_their_width_even_beyond_the_screen() -> None:
@@ -36,7 +66,7 @@ def test_columns_that_do_not_fold_keep_their_width_even_beyond_the_screen() -> N
 
 def test_the_widest_column_gives_way_first() -> None:
     columns = (Column(header="A", folds=True), Column(header="B", folds=True))
-    assert fit_widths(columns, [("x" * 10, "y" * 30)], width=32) == [10, 20]
+    assert fit_widths(columns, [("x" * 10, "y y " * 7 + "yy")], width=32) == [10, 20]
 
 
 @pytest.mark.parametrize(
@@ -44,13 +74,13 @@ def test_the_widest_column_gives_way_first() -> None:
     [
         ("", [""]),
         ("abc", ["abc"]),
-        ("abcdefghij", ["abcde", "fghij"]),
+        ("abcdefghij", ["abcdefghij"]),
         ("ab cd ef", ["ab cd", "ef"]),
-        ("a abcdefg b", ["a", "abcde", "fg b"]),
-        ("漢字漢字", ["漢字", "漢字"]),
+        ("a abcdefg b", ["a", "abcdefg", "b"]),
+        ("漢字 漢字", ["漢字", "漢字"]),
     ],
 )
-def test_text_is_broken_at_spaces_and_in_words_that_are_too_long(text: str, lines: list[str]) -> None:
+def test_text_is_broken_at_spaces_alone(text: str, lines: list[str]) -> None:
     assert fold(text, width=5) == lines
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from modelreg.config.policy import Metric, Policy, Rule, Scope, load_policy, loosened_rules
 from modelreg.registry.errors import ConfigError
-from modelreg.registry.records import Precision
+from modelreg.registry.words import Precision
 
 JUDGED = [precision for precision in Precision if precision is not Precision.BEST]
 

@@ -4,7 +4,7 @@ import pytest
 
 from modelreg.config.settings import create_home, find_home, load_settings, new_home_path
 from modelreg.registry.errors import ConfigError, HomeNotFoundError, InvalidReferenceError, StorageError
-from modelreg.registry.records import Precision
+from modelreg.registry.words import Precision
 
 
 @pytest.fixture(autouse=True)
@@ -90,9 +90,7 @@ def test_a_home_below_a_file_cannot_be_made(tmp_path: Path) -> None:
         ("not toml", "not valid TOML"),
     ],
 )
-def test_a_wrong_setting_is_one_line_that_names_the_file_and_the_key(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_a_wrong_setting_is_one_line_that_names_the_file_and_the_key(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path / "config.toml", text)
     with pytest.raises(ConfigError, match=message) as raised:
         load_settings(path)

@@ -1,3 +1,4 @@
+from modelreg.registry.contents import TensorSpec
 from modelreg.registry.differences import (
     Difference,
     compare_facts,
@@ -8,7 +9,7 @@ from modelreg.registry.differences import (
 )
 from modelreg.registry.manifest import make_manifest
 from modelreg.registry.promotion import EngineStanding
-from modelreg.registry.records import EngineStatus, Precision, TensorSpec
+from modelreg.registry.words import EngineStatus, Precision
 from modelreg_testing.records import make_engine, make_source, make_validation, make_version
 
 

@@ -4,11 +4,12 @@ import pytest
 
 from modelreg.registry.doctor import Doctor, Finding, Level
 from modelreg.registry.errors import ActivationUnknownError
-from modelreg.registry.records import Precision
+from modelreg.registry.promotion import PromotionRequest, RollbackRequest
 from modelreg.registry.references import ModelReference
-from modelreg.registry.releasing import PromotionRequest, Releases, RollbackRequest
+from modelreg.registry.releasing import Releases
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.local import LocalStorage
+from modelreg.registry.words import Precision
 from modelreg_testing.cli import Shop
 from modelreg_testing.storage_faults import Stopped
 

@@ -4,17 +4,11 @@ from pathlib import Path
 import pytest
 
 from modelreg.registry import blobs, engines
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
 from modelreg.registry.errors import IntegrityError, NotFoundError
-from modelreg.registry.records import (
-    Backend,
-    BlobKind,
-    EngineRecord,
-    EngineStatus,
-    Precision,
-    StoredFile,
-    ToolchainRecord,
-)
+from modelreg.registry.records import EngineRecord, ToolchainRecord
+from modelreg.registry.words import Backend, BlobKind, EngineStatus, Precision
 from modelreg_testing.registry import (
     ACTOR,
     add_engine,
@@ -126,11 +120,10 @@ def test_a_failed_attempt_is_never_reused_and_the_newest_built_one_is(database: 
     assert find(database, failed) == newest
 
 
-def test_the_current_engines_are_the_newest_of_each_cell(database: Database) -> None:
+def test_the_current_engines_are_the_newest_of_each_recipe_and_cell(database: Database) -> None:
     with database.write() as connection:
         version, other = add_version(connection), add_version(connection, word="other")
         rebuilt = [add_engine(connection, version) for _ in range(2)]
-        broken = [add_engine(connection, version, precision=Precision.FP16, status=status) for status in EngineStatus]
         gpu = add_engine(connection, version, target="sm_90")
         upgraded = add_engine(connection, version, toolchain=add_toolchain(connection, version="1.24.0"))
         trt = add_engine(connection, version, toolchain=add_toolchain(connection, backend=Backend.TENSORRT))
@@ -138,10 +131,20 @@ def test_the_current_engines_are_the_newest_of_each_cell(database: Database) -> 
     with database.read() as connection:
         current = engines.current_engines(connection, version_id=version.id)
         everything = engines.list_engines(connection, version_id=version.id)
-    assert current == [rebuilt[1], broken[1], gpu, upgraded, trt]
-    assert current[1].status is EngineStatus.FAILED
+    assert current == [rebuilt[1], gpu, upgraded, trt]
     assert [engine.id for engine in everything] == sorted(engine.id for engine in everything)
-    assert len(everything) == 7
+    assert len(everything) == 5
+
+
+def test_a_failed_attempt_never_hides_an_engine_that_was_built(database: Database) -> None:
+    fp16 = Precision.FP16
+    with database.write() as connection:
+        version = add_version(connection)
+        good = add_engine(connection, version, precision=fp16)
+        bad = add_engine(connection, version, precision=fp16, status=EngineStatus.FAILED)
+        assert engines.current_engines(connection, version_id=version.id) == [good, bad]
+        mended = add_engine(connection, version, precision=fp16)
+        assert engines.current_engines(connection, version_id=version.id) == [mended]
 
 
 def test_the_same_driver_and_gpu_are_the_same_target(database: Database) -> None:

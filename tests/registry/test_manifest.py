@@ -4,7 +4,7 @@ import pytest
 
 from modelreg.registry.errors import IntegrityError
 from modelreg.registry.manifest import make_manifest, parse_manifest
-from modelreg.registry.records import Precision
+from modelreg.registry.words import Precision
 from modelreg_testing.records import TRT, digest_of, make_engine, make_version
 
 

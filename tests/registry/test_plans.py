@@ -13,7 +13,7 @@ from modelreg.registry.plans import (
     parse_plan_header,
     read_plan_header,
 )
-from modelreg.registry.records import Backend
+from modelreg.registry.words import Backend
 from modelreg_testing.plans import RTX_BITS, rtx_plan, tensorrt_plan
 
 TRT, RTX = Backend.TENSORRT, Backend.TENSORRT_RTX

@@ -5,7 +5,7 @@ import pytest
 
 from modelreg.registry.errors import IntegrityError
 from modelreg.registry.pointers import Pointer, next_pointer, parse_pointer
-from modelreg.registry.records import ActivationKind
+from modelreg.registry.words import ActivationKind
 
 AT = datetime(2026, 11, 30, 12, 0, 0, 123000, tzinfo=timezone.utc)
 

@@ -13,15 +13,8 @@ from modelreg.registry.promotion import (
     require_complete,
     required_targets,
 )
-from modelreg.registry.records import (
-    ActivationKind,
-    EngineRecord,
-    EngineStatus,
-    GateOutcome,
-    Precision,
-    ValidationRecord,
-    Verdict,
-)
+from modelreg.registry.records import EngineRecord, ValidationRecord
+from modelreg.registry.words import ActivationKind, EngineStatus, GateOutcome, Precision, Verdict
 from modelreg_testing.records import GOLDEN, make_engine, make_gate, make_validation, make_version
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8

@@ -10,14 +10,8 @@ from modelreg.registry import events, releases, schema
 from modelreg.registry.database import Database
 from modelreg.registry.errors import BusyError, IntegrityError, InvalidReferenceError, NotFoundError
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.records import (
-    ActivationKind,
-    ActivationRecord,
-    EngineRecord,
-    OperationRecord,
-    OperationState,
-    VersionRecord,
-)
+from modelreg.registry.records import ActivationRecord, EngineRecord, OperationRecord, VersionRecord
+from modelreg.registry.words import ActivationKind, OperationState
 from modelreg_testing.registry import (
     ACTOR,
     activate,

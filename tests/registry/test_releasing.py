@@ -25,11 +25,12 @@ from modelreg.registry.errors import (
     NotFoundError,
 )
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.records import ActivationKind, OperationState, Precision, Verdict
+from modelreg.registry.promotion import PromotionRequest, RollbackRequest
 from modelreg.registry.references import ModelReference
-from modelreg.registry.releasing import Activation, PromotionRequest, Releases, RollbackRequest
+from modelreg.registry.releasing import Activation, Releases
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.local import LocalStorage
+from modelreg.registry.words import ActivationKind, OperationState, Precision, Verdict
 from modelreg_testing.cli import Shop
 from modelreg_testing.contention import contend
 from modelreg_testing.storage_faults import Stopped, check_store, counting_ops, failing_ops, in_child, killing_ops
@@ -221,7 +222,7 @@ def test_a_preview_writes_nothing(shop: Shop) -> None:
 def plan_blob(shop: Shop, word: int) -> Path:
     with shop.database() as database, database.read() as connection:
         rows = connection.execute(sa.select(schema.engine.c.plan_digest).order_by(schema.engine.c.id)).scalars().all()
-    digest = rows[2 * word - 1]  # two engines a version, INT8 second
+    digest: str = rows[2 * word - 1]  # two engines a version, INT8 second
     return shop.path / "store" / "blobs" / "sha256" / digest[:2] / digest
 
 
@@ -311,6 +312,43 @@ def test_a_database_ahead_of_the_store_is_never_followed(shop: Shop) -> None:
     findings = Doctor(database=shop.database(), storage=shop.storage, actor="a").repair()
     assert any(finding.level is Level.PROBLEM for finding in findings)
     assert len(recorded(shop)) == 2
+
+
+def test_promoting_a_channel_activates_the_engines_that_it_serves(shop: Shop) -> None:
+    staging = releasing(shop).promote(
+        ModelReference(model="lenet", version=2), channel="staging", request=request(precision=Precision.FP32)
+    )
+    releasing(shop).promote(ModelReference(model="lenet", channel="staging"), channel=CHANNEL, request=request())
+    pointer = served(shop)
+    assert pointer is not None
+    assert pointer.release == staging.pointer.release  # FP32, though INT8 is preferred
+
+
+def test_promoting_a_channel_takes_what_it_serves_now_even_if_the_database_was_not_told(shop: Shop) -> None:
+    for version in (1, 2):
+        releasing(shop).promote(ModelReference(model="lenet", version=version), channel="staging", request=request())
+    Releases(database=None, storage=shop.storage, actor="night").rollback(
+        "lenet", channel="staging", request=RollbackRequest()
+    )
+    releasing(shop).promote(ModelReference(model="lenet", channel="staging"), channel=CHANNEL, request=request())
+    pointer = served(shop)
+    assert pointer is not None
+    assert pointer.version == 1
+
+
+def test_a_rollback_works_beside_a_new_and_empty_database(shop: Shop, tmp_path: Path) -> None:
+    promote(shop, 1)
+    promote(shop, 2)
+    empty = Shop(tmp_path / "other")
+    shop.database_path.unlink()
+    empty.database_path.replace(shop.database_path)
+    assert rollback(shop).pointer.version == 1
+    findings = Doctor(database=shop.database(), storage=shop.storage, actor="d").repair()
+    assert any(
+        finding.level is Level.PROBLEM and "does not have" in finding.message and "backup" in finding.hint
+        for finding in findings
+    )
+    assert all(finding.level is not Level.FIXABLE for finding in findings)
 
 
 def test_a_store_of_versions_the_database_does_not_have_is_refused(shop: Shop, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ import pytest
 
 from modelreg.registry import validations
 from modelreg.registry.database import Database
-from modelreg.registry.records import GateOutcome, GateResult, Precision, Verdict
+from modelreg.registry.records import GateResult
+from modelreg.registry.words import GateOutcome, Precision, Verdict
 from modelreg_testing.registry import (
     ACTOR,
     add_engine,

@@ -3,10 +3,11 @@ from pathlib import Path
 import pytest
 
 from modelreg.registry import blobs
-from modelreg.registry.records import Precision
+from modelreg.registry.promotion import PromotionRequest
 from modelreg.registry.references import ModelReference, parse_reference
-from modelreg.registry.releasing import PromotionRequest, Releases
+from modelreg.registry.releasing import Releases
 from modelreg.registry.verification import VerificationReport, verify_registry, verify_version
+from modelreg.registry.words import Precision
 from modelreg_testing.cli import Shop
 
 

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from modelreg.registry import versions
+from modelreg.registry import schema, versions
 from modelreg.registry.blobs import list_blobs
 from modelreg.registry.clock import utc_now
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
-from modelreg.registry.errors import IntegrityError, InvalidReferenceError, NotFoundError
-from modelreg.registry.records import BlobKind, StoredFile
+from modelreg.registry.errors import IntegrityError, InvalidReferenceError, NotFoundError, UsageError
 from modelreg.registry.references import ModelReference, parse_reference
+from modelreg.registry.words import BlobKind
 from modelreg_testing.registry import (
-    ACTOR,
     activate,
     add_engine,
     add_golden_set,
@@ -235,7 +235,7 @@ def test_the_newest_golden_set_is_the_one_added_last(database: Database) -> None
         version, other = add_version(connection), add_version(connection, word="other")
         assert versions.newest_golden_set(connection, version_id=version.id) is None
         add_golden_set(connection, version, word="old")
-        add_golden_set(connection, version, word="new")
+        add_golden_set(connection, version, word="new", message="better samples")
         add_golden_set(connection, other, word="other")
         found = versions.newest_golden_set(connection, version_id=version.id)
     assert found is not None
@@ -243,24 +243,32 @@ def test_the_newest_golden_set_is_the_one_added_last(database: Database) -> None
     assert (utc_now() - found.created_at).total_seconds() < 60
 
 
-def test_adding_a_golden_set_again_changes_nothing(database: Database) -> None:
+def test_adding_the_golden_set_that_counts_changes_nothing(database: Database) -> None:
+    with database.write() as connection:
+        version = add_version(connection)
+        first = add_golden_set(connection, version, word="old")
+    rows = row_counts(database)
+    with database.write() as connection:
+        assert add_golden_set(connection, version, word="old") == first
+    assert row_counts(database) == rows
+
+
+def test_replacing_a_golden_set_needs_a_message_and_is_an_event(database: Database) -> None:
     with database.write() as connection:
         version = add_version(connection)
         add_golden_set(connection, version, word="old")
+    with pytest.raises(UsageError, match="has golden set") as raised, database.write() as connection:
         add_golden_set(connection, version, word="new")
-    rows = row_counts(database)
-    with database.write() as connection:
-        again = versions.add_golden_set(
-            connection,
-            version=version,
-            digest=digest_of("golden old"),
-            size_bytes=2048,
-            samples=1,
-            origin={},
-            actor=ACTOR,
-        )
-        newest = versions.newest_golden_set(connection, version_id=version.id)
-    assert row_counts(database) == rows
-    assert again.samples == 64
-    assert newest is not None
-    assert newest.digest == digest_of("golden new")
+    assert "--message" in raised.value.hint()
+    for word in ("new", "old"):  # there and back again: the one named last counts
+        with database.write() as connection:
+            add_golden_set(connection, version, word=word, message=f"because {word}")
+        with database.read() as connection:
+            newest = versions.newest_golden_set(connection, version_id=version.id)
+            kind, details = connection.execute(
+                sa.select(schema.event.c.kind, schema.event.c.details).order_by(schema.event.c.sequence.desc()).limit(1)
+            ).one()
+        assert newest is not None
+        assert newest.digest == digest_of(f"golden {word}")
+        assert kind == "golden.replaced"
+        assert f"because {word}" in details

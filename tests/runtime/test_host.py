@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from modelreg.registry.records import Backend
+from modelreg.registry.words import Backend
 from modelreg.runtime import host
 from modelreg.runtime.host import Gpu, Host, describe_host, parse_gpu_query
 from modelreg.runtime.runner import why_not_run

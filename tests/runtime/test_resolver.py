@@ -8,8 +8,9 @@ from modelreg.registry.errors import IntegrityError, InvalidReferenceError, NotF
 from modelreg.registry.manifest import Manifest, ReleasedEngine, make_manifest
 from modelreg.registry.plans import parse_plan_header
 from modelreg.registry.pointers import next_pointer
-from modelreg.registry.records import ActivationKind, Backend, Precision, ToolchainRecord
+from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.storage.local import LocalStorage
+from modelreg.registry.words import ActivationKind, Backend, Precision
 from modelreg.runtime.host import Gpu, Host
 from modelreg.runtime.resolver import judge, resolve
 from modelreg_testing.plans import rtx_plan, tensorrt_plan

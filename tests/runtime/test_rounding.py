@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from modelreg.runtime.rounding import write_rounded
 from modelreg_testing.onnx_models import make_model, save, value, weight
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 HALF = TensorProto.FLOAT16
 
 
@@ -54,6 +55,13 @@ def run(path: Path, feed: dict[str, Array], level: str = "ORT_ENABLE_ALL") -> Ar
     return answer
 
 
+def reference(model: onnx.ModelProto, feed: dict[str, Array]) -> Array:
+    answers = ReferenceEvaluator(model).run(None, feed)
+    assert isinstance(answers, list)
+    first: Array = answers[0]
+    return first
+
+
 def rounded(model: onnx.ModelProto, tmp_path: Path) -> Path:
     write_rounded(save(model, tmp_path / "model.onnx"), tmp_path / "rounded.onnx")
     return tmp_path / "rounded.onnx"
@@ -68,7 +76,7 @@ def test_an_overflow_is_seen_at_every_optimisation_level(tmp_path: Path, level: 
     path = rounded(half_net(30_000.0), tmp_path)
     assert np.isfinite(run(tmp_path / "model.onnx", {"x": inputs()}, level)).all()  # what onnxruntime makes of it
     found = run(path, {"x": inputs()}, level)
-    want = ReferenceEvaluator(half_net(30_000.0)).run(None, {"x": inputs()})[0]
+    want = reference(half_net(30_000.0), {"x": inputs()})
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(want))
     assert not np.isfinite(found).all()
 
@@ -77,7 +85,7 @@ def test_an_overflow_is_seen_at_every_optimisation_level(tmp_path: Path, level: 
 def test_every_value_is_rounded_as_in_true_fp16(tmp_path: Path, level: str) -> None:
     model = half_net(3.0)
     path = rounded(model, tmp_path)
-    want = ReferenceEvaluator(model).run(None, {"x": inputs()})[0]
+    want = reference(model, {"x": inputs()})
     found = run(path, {"x": inputs()}, level)
     unrounded = run(tmp_path / "model.onnx", {"x": inputs()}, level)
     # An FP16 sum may end one step away, by the order of its terms; without rounding, most values differ.
@@ -141,7 +149,7 @@ def test_ops_of_onnx_runtime_alone_are_rounded(tmp_path: Path) -> None:
         helper.make_node("Gelu", ["x"], ["g"], name="gelu", domain="com.microsoft"),
         helper.make_node("Mul", ["g", "g"], ["y"], name="square"),
     ]
-    shape = ["N", 4]
+    shape: list[int | str | None] = ["N", 4]
     model = make_model(
         nodes,
         inputs=[value("x", shape, HALF)],

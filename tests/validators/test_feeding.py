@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelreg.registry.contents import TensorSpec
 from modelreg.registry.errors import GoldenSetError
-from modelreg.registry.records import TensorSpec
 from modelreg.registry.tensor_sets import TensorInfo
 from modelreg.validators.feeding import Feed, plan_feed
 from modelreg_testing.golden import golden_file, signature, spec

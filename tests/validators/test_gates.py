@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from modelreg.config.policy import Metric, Policy, Rule, Scope
-from modelreg.registry.records import GateOutcome, GateResult, Precision, Verdict
+from modelreg.registry.records import GateResult
+from modelreg.registry.words import GateOutcome, Precision, Verdict
 from modelreg.validators.gates import judge, output_gates, realised_gate, task_gates
 from modelreg.validators.metrics import MetricAccumulator, OutputMetrics
 from modelreg.validators.ranking import RankAccumulator

@@ -7,8 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from modelreg.registry.contents import Signature
 from modelreg.registry.errors import GoldenSetError
-from modelreg.registry.records import Signature
 from modelreg.registry.tensor_sets import open_tensor_set
 from modelreg.validators import golden as module
 from modelreg.validators.golden import CheckedGolden, check_golden, class_scores, write_golden

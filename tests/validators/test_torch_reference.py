@@ -14,10 +14,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from modelreg.registry.contents import Signature
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import GoldenSetError, MissingDependencyError, ModelregError, ReferenceModelError
-from modelreg.registry.records import Json, Signature
 from modelreg.registry.tensor_sets import open_tensor_set, write_tensor_set
+from modelreg.registry.words import Json
 from modelreg.validators.golden import check_golden
 from modelreg.validators.torch_reference import capture_reference
 from modelreg_testing.golden import LENET, signature, spec

@@ -13,10 +13,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from modelreg.config.policy import Policy, load_policy
+from modelreg.registry.contents import Signature
 from modelreg.registry.digests import canonical_json
 from modelreg.registry.errors import GoldenSetError
-from modelreg.registry.records import GateOutcome, GateResult, Precision, Signature, Verdict
+from modelreg.registry.records import GateResult
 from modelreg.registry.tensor_sets import TensorSet, open_tensor_set
+from modelreg.registry.words import GateOutcome, Precision, Verdict
 from modelreg.runtime.rounding import write_rounded
 from modelreg.validators.interface import EvaluationPass, Runner
 from modelreg.validators.validation import ValidationOutcome, validate_engine

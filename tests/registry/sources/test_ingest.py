@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 import pytest
 
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import IntegrityError, SourceError
-from modelreg.registry.records import SourceInfo, StoredFile
+from modelreg.registry.records import SourceInfo
 from modelreg.registry.sources.ingest import ingest_source, materialise_source, source_digest
 from modelreg.registry.sources.inspect import inspect_source
 from modelreg.registry.storage.interface import BlobInfo, Progress, no_progress

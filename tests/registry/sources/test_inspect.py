@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
+import modelreg_testing.memory
 from modelreg.registry.errors import SourceError
 from modelreg.registry.sources.inspect import inspect_source
 from modelreg_testing import onnx_faults, onnx_models
@@ -246,13 +247,12 @@ def test_damaged_bytes_raise_nothing_but_source_errors(
 
 
 # -- memory --------------------------------------------------------------------------------------------------
+SUPPORT = str(Path(modelreg_testing.memory.__file__).parents[1])
 MEASURE = """
-import resource, sys
+import sys
 from pathlib import Path
 from modelreg.registry.sources.inspect import inspect_source
-
-def peak_bytes():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+from modelreg_testing.memory import peak_bytes
 
 before = peak_bytes()
 source = inspect_source(Path(sys.argv[1]))
@@ -264,7 +264,8 @@ def test_weights_of_more_than_a_gigabyte_cost_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "big.onnx"
     sparse_weight_file(path, size_bytes=1_200_000_000)
     script = [sys.executable, "-c", MEASURE, str(path)]
-    printed = subprocess.run(script, check=True, capture_output=True, text=True).stdout.split()
+    environment = {**os.environ, "PYTHONPATH": SUPPORT}
+    printed = subprocess.run(script, check=True, capture_output=True, text=True, env=environment).stdout.split()
     parameters, added, peak = map(int, printed)
     assert parameters == 1_200_000_000
     assert added < 20_000_000

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from modelreg.registry.records import Signature, TensorSpec
+from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.sources.signature import dtype_name, read_signature, read_value, unbuildable_reasons
 from modelreg_testing import onnx_faults, onnx_models
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import (
     ActivationConflictError,
@@ -18,7 +19,6 @@ from modelreg.registry.errors import (
     SourceError,
     StorageError,
 )
-from modelreg.registry.records import StoredFile
 from modelreg.registry.storage.interface import BlobInfo, Storage
 from modelreg_testing.storage import chain_of, manifest_of, pointer_after, published, stored_files
 from modelreg_testing.storage_faults import LocalKind, MemoryKind, StorageKind

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import IntegrityError
-from modelreg.registry.records import StoredFile
 from modelreg.registry.storage.rules import check_release_files, follows, parse_channel_pointer
 from modelreg_testing.storage import pointer_after
 

@@ -9,7 +9,7 @@ import pytest
 from modelreg.registry.database import Database
 from modelreg.registry.errors import InvalidReferenceError, NotFoundError, UsageError
 from modelreg.registry.events import verify_chain
-from modelreg.registry.records import Backend, ToolchainRecord
+from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.toolchains.catalogue import (
     get_toolchain,
     list_toolchains,
@@ -17,6 +17,7 @@ from modelreg.registry.toolchains.catalogue import (
     retire_toolchain,
 )
 from modelreg.registry.toolchains.probing import Probe
+from modelreg.registry.words import Backend
 from modelreg_testing.registry import ACTOR, make_database, row_counts
 
 PROBE = Probe(backend=Backend.TENSORRT_RTX, version="1.6.1.120", python="/opt/rtx/bin/python", details={"cuda": "13"})

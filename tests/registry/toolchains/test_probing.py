@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from modelreg.registry.errors import ToolchainError
-from modelreg.registry.records import Backend, ToolchainRecord
+from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.toolchains import probe as job
 from modelreg.registry.toolchains.probing import Probe, ToolchainState, locate_python, look_again, probe_python
+from modelreg.registry.words import Backend
 from modelreg_testing.toolchains import needs_rtx, pretend_backend, pretend_python
 
 TRT, RTX, ORT = Backend.TENSORRT, Backend.TENSORRT_RTX, Backend.ONNXRUNTIME

@@ -9,9 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from modelreg.registry.errors import WorkerError
 from modelreg.registry.toolchains import process
@@ -50,7 +52,7 @@ def wait_until_gone(pid: int, timeout_s: float = 10.0) -> bool:
 
 
 def test_arrays_and_json_come_back_as_they_went(worker: Worker) -> None:
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "float": np.arange(6, dtype=np.float32).reshape(2, 3),
         "half": np.array([1.5, np.inf, np.nan], np.float16),
         "scalar": np.array(7, np.int64),

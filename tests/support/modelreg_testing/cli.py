@@ -5,21 +5,25 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from modelreg.cli.main import run
 from modelreg.config.settings import Home, create_home
 from modelreg.registry import versions
+from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.database import Database, sqlite_url
-from modelreg.registry.records import EngineRecord, Precision, Signature, SourceInfo, StoredFile, TensorSpec, Verdict
+from modelreg.registry.records import EngineRecord, SourceInfo
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.storage.open import create_storage, open_storage
+from modelreg.registry.words import Precision, Verdict
 from modelreg_testing.registry import ACTOR, add_engine, add_validation, add_version, make_database
 
 
@@ -46,6 +50,12 @@ def run_cli(*arguments: object, home: Path | None = None) -> CliResult:
     with redirect_stdout(out), redirect_stderr(err):
         code = run([*words, *(str(argument) for argument in arguments)])
     return CliResult(code=code, out=out.getvalue(), err=err.getvalue())
+
+
+def save_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays by name; `numpy.savez` has no type for names of ours."""
+    save: Any = np.savez
+    save(path, **arrays)
 
 
 class Shop:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from modelreg.registry.database import Database, sqlite_url
 from modelreg.registry.errors import ActivationConflictError
-from modelreg.registry.records import Precision
+from modelreg.registry.promotion import PromotionRequest
 from modelreg.registry.references import ModelReference
-from modelreg.registry.releasing import PromotionRequest, Releases
+from modelreg.registry.releasing import Releases
 from modelreg.registry.storage.local import LocalStorage
+from modelreg.registry.words import Precision
 
 
 def contend(home: Path, *, model: str, channel: str, attempts: int) -> tuple[int, int]:
@@ -25,8 +26,7 @@ def contend(home: Path, *, model: str, channel: str, attempts: int) -> tuple[int
             reference = ModelReference(model=model, version=current.version % 3 + 1)
             try:
                 releases.promote(reference, channel=channel, request=request)
-            except ActivationConflictError as error:
-                assert error.found > error.expected
+            except ActivationConflictError:
                 losses += 1
             else:
                 wins += 1

@@ -12,8 +12,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from modelreg.registry.records import EngineRecord, Json, Precision, Signature, TensorSpec, VersionRecord
+from modelreg.registry.contents import Signature, TensorSpec
+from modelreg.registry.records import EngineRecord, VersionRecord
 from modelreg.registry.tensor_sets import TensorSet, open_tensor_set, write_tensor_set
+from modelreg.registry.words import Json, Precision
 from modelreg.validators.interface import EvaluationPass, Runner
 from modelreg_testing.records import make_engine, make_source, make_version
 

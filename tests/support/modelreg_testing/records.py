@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.records import (
-    Backend,
     EngineRecord,
-    EngineStatus,
-    GateOutcome,
     GateResult,
-    Precision,
-    Signature,
     SourceInfo,
-    StoredFile,
     TargetRecord,
-    TensorSpec,
     ToolchainRecord,
     ValidationRecord,
-    Verdict,
     VersionRecord,
 )
+from modelreg.registry.words import Backend, EngineStatus, GateOutcome, Precision, Verdict
 
 AT = datetime(2026, 11, 30, 12, 0, tzinfo=timezone.utc)
 GOLDEN = "9" * 64

@@ -13,31 +13,31 @@ import sqlalchemy as sa
 
 from modelreg.registry import blobs, engines, releases, schema, validations, versions
 from modelreg.registry.clock import utc_now
+from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.database import Database, sqlite_url
 from modelreg.registry.pointers import Pointer, next_pointer
 from modelreg.registry.records import (
-    ActivationKind,
     ActivationRecord,
-    Backend,
-    BlobKind,
     EngineRecord,
-    EngineStatus,
-    GateOutcome,
     GateResult,
-    Json,
-    Precision,
-    Signature,
     SourceInfo,
-    StoredFile,
     TargetRecord,
-    TensorSpec,
     ToolchainRecord,
     ValidationRecord,
-    Verdict,
     VersionRecord,
 )
 from modelreg.registry.toolchains import catalogue
 from modelreg.registry.toolchains.probing import Probe
+from modelreg.registry.words import (
+    ActivationKind,
+    Backend,
+    BlobKind,
+    EngineStatus,
+    GateOutcome,
+    Json,
+    Precision,
+    Verdict,
+)
 
 ACTOR = "tester"
 MODEL = "resnet50"
@@ -89,7 +89,7 @@ def add_version(
     return record
 
 
-def add_golden_set(connection: sa.Connection, version: VersionRecord, *, word: object = 0) -> str:
+def add_golden_set(connection: sa.Connection, version: VersionRecord, *, word: object = 0, message: str = "") -> str:
     """Add a golden set of 64 samples and return its digest."""
     digest = digest_of(f"golden {word}")
     versions.add_golden_set(
@@ -100,6 +100,7 @@ def add_golden_set(connection: sa.Connection, version: VersionRecord, *, word: o
         samples=64,
         origin={"torch": "2.13", "seed": 0},
         actor=ACTOR,
+        message=message,
     )
     return digest
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from modelreg.registry.clock import utc_now
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import canonical_json, sha256_hex
 from modelreg.registry.errors import BusyError, IntegrityError, NotFoundError, SourceError, StorageError
 from modelreg.registry.pointers import Pointer, next_pointer
-from modelreg.registry.records import ActivationKind, StoredFile
 from modelreg.registry.storage.interface import BlobInfo, Progress, Storage, no_progress
 from modelreg.registry.storage.rules import (
     MANIFEST_NAME,
@@ -28,6 +28,7 @@ from modelreg.registry.storage.rules import (
     parse_channel_pointer,
     require_expected,
 )
+from modelreg.registry.words import ActivationKind
 
 
 @dataclass

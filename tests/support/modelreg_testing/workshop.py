@@ -15,11 +15,12 @@ from modelreg.builders.cells import CellOutcome, CellRequest, build_cell
 from modelreg.builders.interface import BuildOptions, CalibrationOptions, Cell, ToolchainSpec
 from modelreg.registry import engines, versions
 from modelreg.registry.database import Database
-from modelreg.registry.records import EngineRecord, Precision, VersionRecord
+from modelreg.registry.records import EngineRecord, VersionRecord
 from modelreg.registry.sources.ingest import ingest_source
 from modelreg.registry.sources.inspect import inspect_source
 from modelreg.registry.storage.local import LocalStorage
 from modelreg.registry.tensor_sets import write_tensor_set
+from modelreg.registry.words import Precision
 from modelreg_testing.onnx_models import make_model, save, value, weight
 from modelreg_testing.registry import make_database
 

@@ -1,0 +1,71 @@
+"""What a source or an engine consists of: its files, and the tensors it takes and gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modelreg.registry.words import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One input or output as declared by the ONNX.
+
+    `shape` holds integers, symbol names, or None for an unknown dimension; it is None when the rank is unknown.
+    `dtype` is a NumPy name (`float32`, `int64`, `bool`), `bfloat16`, `string`, or `unknown`.
+    `kind` is `tensor`, `sequence`, `optional`, `map` or `sparse`.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    kind: str = "tensor"
+
+    def to_json(self) -> Json:
+        """Return the spec as JSON."""
+        shape = None if self.shape is None else list(self.shape)
+        return {"name": self.name, "dtype": self.dtype, "shape": shape, "kind": self.kind}
+
+    @classmethod
+    def from_json(cls, body: Json) -> TensorSpec:
+        """Read back what `to_json` wrote."""
+        shape = None if body["shape"] is None else tuple(body["shape"])
+        return cls(name=body["name"], dtype=body["dtype"], shape=shape, kind=body.get("kind", "tensor"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """The inputs and outputs of a model, in the ONNX's order, initialisers not counted as inputs."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def to_json(self) -> Json:
+        """Return the signature as JSON."""
+        return {"inputs": [i.to_json() for i in self.inputs], "outputs": [o.to_json() for o in self.outputs]}
+
+    @classmethod
+    def from_json(cls, body: Json) -> Signature:
+        """Read back what `to_json` wrote."""
+        return cls(
+            inputs=tuple(TensorSpec.from_json(i) for i in body["inputs"]),
+            outputs=tuple(TensorSpec.from_json(o) for o in body["outputs"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """One file of a source or an engine: its name inside the folder, and the blob that holds its bytes."""
+
+    path: str
+    digest: str
+    size_bytes: int
+
+    def to_json(self) -> Json:
+        """Return the file as JSON, in the manifest's spelling."""
+        return {"path": self.path, "sha256": self.digest, "size": self.size_bytes}
+
+    @classmethod
+    def from_json(cls, body: Json) -> StoredFile:
+        """Read back what `to_json` wrote."""
+        return cls(path=body["path"], digest=body["sha256"], size_bytes=body["size"])

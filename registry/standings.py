@@ -1,0 +1,62 @@
+"""Read what a promotion decides on: a version's engines with their newest verdicts, against its golden set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from modelreg.registry import engines, releases, validations, versions
+from modelreg.registry.promotion import (
+    EngineStanding,
+    PromotionPlan,
+    PromotionRequest,
+    override_gates,
+    plan_promotion,
+    required_targets,
+)
+from modelreg.registry.records import EngineRecord, VersionRecord
+from modelreg.registry.references import ModelReference
+
+
+def read_plan(
+    connection: sa.Connection, reference: ModelReference, active: Sequence[str], request: PromotionRequest
+) -> PromotionPlan:
+    """
+    Return what `request` would activate of the version that `reference` names.
+
+    Args:
+        connection: In any transaction; in a writing one no verdict can change before it ends.
+        reference: The version; a channel means exactly the engines that it serves.
+        active: The targets that the channel serves now.
+        request: What the user asks.
+
+    Raises:
+        NotFoundError: There is no such version.
+        GateFailedError: Gates are to be overridden, and a target has no engine that was built.
+    """
+    version = versions.get_version(connection, reference)
+    cells = _candidates(connection, reference, version)
+    newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in cells])
+    golden = versions.newest_golden_set(connection, version_id=version.id)
+    built = [engine.target.name for engine in cells if engine.files]
+    plan = plan_promotion(
+        version,
+        [EngineStanding(engine=engine, validation=newest.get(engine.id)) for engine in cells],
+        targets=required_targets(
+            explicit=request.targets, configured=request.configured_targets, active=active, built=built
+        ),
+        golden_digest=golden.digest if golden else None,
+        preference=request.preference,
+        precision=request.precision,
+        accepts=request.accepts,
+    )
+    return override_gates(plan) if request.override_gates and plan.missing else plan
+
+
+def _candidates(connection: sa.Connection, reference: ModelReference, version: VersionRecord) -> list[EngineRecord]:
+    if reference.channel is None:
+        return engines.current_engines(connection, version_id=version.id)
+    channel_id = releases.find_channel(connection, model=reference.model, name=reference.channel)
+    served = set() if channel_id is None else set(releases.active_engines(connection, channel_id=channel_id).values())
+    return [engine for engine in engines.list_engines(connection, version_id=version.id) if engine.id in served]

@@ -1,0 +1,122 @@
+"""The steps that a promotion and a rollback share: the intent, the swap, and the outcome, told to the database.
+
+After the swap nothing here may fail a command: the pointer has moved, and what the database could not be told, the
+next command records (`settling`).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from modelreg.registry import releases
+from modelreg.registry.database import Database
+from modelreg.registry.errors import (
+    ActivationConflictError,
+    ActivationUnknownError,
+    BusyError,
+    DatabaseError,
+    ModelregError,
+)
+from modelreg.registry.pointers import Pointer
+from modelreg.registry.records import OperationRecord
+from modelreg.registry.storage.interface import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swapper:
+    """Moves one registry's pointers. `database` is None when it is gone."""
+
+    database: Database | None
+    storage: Storage
+    actor: str
+
+    def begin(
+        self, connection: sa.Connection, *, channel_id: int, release_id: int, pointer: Pointer
+    ) -> OperationRecord:
+        """Write the intent."""
+        return releases.begin_operation(
+            connection,
+            channel_id=channel_id,
+            release_id=release_id,
+            pointer=pointer,
+            owner={"host": socket.gethostname(), "pid": os.getpid()},
+            actor=self.actor,
+        )
+
+    def begin_known(self, pointer: Pointer) -> OperationRecord | None:
+        """Write the intent of a rollback if the database is there and knows the release."""
+        if self.database is None:
+            return None
+        try:
+            with self.database.write() as connection:
+                channel_id = releases.find_channel(connection, model=pointer.model, name=pointer.channel)
+                release_id = releases.find_release(connection, manifest_digest=pointer.release)
+                if channel_id is None or release_id is None:
+                    return None
+                return self.begin(connection, channel_id=channel_id, release_id=release_id, pointer=pointer)
+        except (DatabaseError, BusyError):
+            return None
+
+    def swap(self, pointer: Pointer, *, current: Pointer | None, operation: OperationRecord | None) -> bool:
+        """
+        Move the pointer and return whether the database was told.
+
+        Raises:
+            ActivationConflictError: Somebody else was first; the intent is aborted.
+            ActivationUnknownError: It may have happened; the intent stays open until it is settled.
+            StorageError: It did not happen and will not; the intent is aborted.
+        """
+        try:
+            self.storage.swap_pointer(pointer, expected=current)
+        except ActivationUnknownError as error:
+            self._close(operation, error, unknown=True)
+            raise
+        except ModelregError as error:
+            self.abort(operation, error)
+            raise
+        return self._commit(operation, pointer)
+
+    def abort(self, operation: OperationRecord | None, error: ModelregError) -> None:
+        """Note that an intent came to nothing."""
+        self._close(operation, error, unknown=False)
+
+    def _close(self, operation: OperationRecord | None, error: ModelregError, *, unknown: bool) -> None:
+        if operation is None or self.database is None:
+            return
+        note = releases.mark_unknown if unknown else releases.abort_operation
+        try:
+            with self.database.write() as connection:
+                note(connection, operation=operation, error=str(error), actor=self.actor)
+        except (DatabaseError, BusyError):
+            return  # it stays open, and the next command settles it
+
+    def _commit(self, operation: OperationRecord | None, pointer: Pointer) -> bool:
+        if operation is None or self.database is None:
+            return False
+        try:
+            with self.database.write() as connection:
+                releases.commit_operation(connection, operation=operation, pointer=pointer, actor=self.actor)
+        except (DatabaseError, BusyError):
+            return False
+        return True
+
+
+def new_txn() -> str:
+    """Return a random transaction id, so that no two pointers have equal bytes."""
+    return os.urandom(16).hex()
+
+
+def check_expected(channel: str, current: Pointer | None, expected: int | None) -> None:
+    """
+    Let the channel pass if it is at the generation that the user expects (None: any; 0: nothing active yet).
+
+    Raises:
+        ActivationConflictError: It is at another one; who moved it there is named.
+    """
+    found = current.generation if current else 0
+    if expected is not None and expected != found:
+        raise ActivationConflictError(channel, expected=expected, found=found, holder=current.actor if current else "")
