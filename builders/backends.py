@@ -9,7 +9,7 @@ from pathlib import Path
 
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.interface import Builder, BuildOptions, BuildRequest, BuildResult, OnProgress, ToolchainSpec
-from modelreg.registry.errors import BuildError, MissingDependencyError, UsageError
+from modelreg.registry.errors import BuildError, MissingDependencyError, PrecisionError, UsageError
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json
 
@@ -99,6 +99,7 @@ def build_error(error: WorkerJobError) -> BuildError:
     """Return a job's exception as a build error: one line, with the hint that the job gave."""
     hint = error.remote_details.get("hint")
     message = " ".join(str(error).split())
-    if error.remote_type not in ("VariantError", "OrtBuildError"):
+    if error.remote_type not in ("VariantError", "NothingToConvertError", "OrtBuildError", "OrtRunError"):
         message = f"{error.remote_type}: {message}"
-    return BuildError(message[:800], hint=str(hint) if hint else "The build log has the whole story.")
+    kind = PrecisionError if error.remote_type == "NothingToConvertError" else BuildError
+    return kind(message[:800], hint=str(hint) if hint else "The build log has the whole story.")

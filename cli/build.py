@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from modelreg.cli.cells import engine_document, say_realised
+from modelreg.cli.build_outcomes import FilledCell, cell_document, print_cells, say_logs, summarise_failures
 from modelreg.cli.context import Invocation, Registry
-from modelreg.cli.options import dry_run_option, make_command, read_precisions, read_reference, read_words
+from modelreg.cli.next_steps import print_next
+from modelreg.cli.options import (
+    dry_run_option,
+    list_option,
+    make_command,
+    positive_number,
+    read_precisions,
+    read_reference,
+    read_words,
+    whole_number,
+)
 from modelreg.cli.progress import Reporter, interrupted_by_sigterm
-from modelreg.cli.render import print_document, print_line, print_note, print_warning, size
-from modelreg.cli.tables import Column, print_table
-from modelreg.registry.errors import BuildError, ModelregError
+from modelreg.cli.render import print_document, print_line, print_note, print_warning
+from modelreg.cli.versions import find_version
+from modelreg.registry.errors import BuildError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
-    from modelreg.builders.cells import CellOutcome
     from modelreg.builders.interface import BuildOptions
-    from modelreg.builders.planning import CellPlan, CellRequest
-    from modelreg.registry.records import VersionRecord
+    from modelreg.builders.planning import CellPlan, CellRequest, PreparedCell
+    from modelreg.cli.progress import Tell
+    from modelreg.registry.records import EngineRecord, VersionRecord
     from modelreg.registry.words import Precision
 
 _METHODS = ("entropy", "minmax", "percentile")
@@ -36,18 +47,15 @@ _METHODS = ("entropy", "minmax", "percentile")
     """,
 )
 @click.argument("reference", type=read_reference, metavar="REF")
-@click.option(
+@list_option(
     "--precision",
     "precisions",
     type=read_precisions,
-    default="fp32",
-    show_default=True,
+    default=("fp32",),
     metavar="P,...",
     help="What to build: fp32, fp16, int8.",
 )
-@click.option(
-    "--target", "targets", type=read_words, default="cpu", show_default=True, metavar="T,...", help="What to build for."
-)
+@list_option("--target", "targets", type=read_words, default=("cpu",), metavar="T,...", help="What to build for.")
 @click.option(
     "--calibration",
     type=click.Path(path_type=Path),
@@ -63,30 +71,28 @@ _METHODS = ("entropy", "minmax", "percentile")
 )
 @click.option(
     "--percentile",
-    type=float,
+    type=positive_number,
     metavar="P",
     help="For the percentile method: how much of the values lies in range.  [default: 99.99]",
 )
 @click.option(
     "--calibration-samples",
-    type=click.IntRange(min=1),
+    type=whole_number(1),
     metavar="N",
     help="Use so many samples, chosen by --seed (default: all).",
 )
-@click.option("--nodes-to-exclude", type=read_words, default=(), metavar="NODE,...", help="Nodes that stay in FP32.")
-@click.option(
-    "--op-types-to-exclude", type=read_words, default=(), metavar="OP,...", help="Op types that stay in FP32."
-)
+@list_option("--nodes-to-exclude", type=read_words, metavar="NODE,...", help="Nodes that stay in FP32.")
+@list_option("--op-types-to-exclude", type=read_words, metavar="OP,...", help="Op types that stay in FP32.")
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=whole_number(0),
     default=0,
     show_default=True,
     help="Chooses samples, and inputs to try the plan on.",
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=positive_number,
     metavar="S",
     help="Seconds that one step may take (default: the registry's setting).",
 )
@@ -116,6 +122,7 @@ def command(
     """
     if percentile is not None and calibration_method != "percentile":
         raise click.UsageError("--percentile belongs to --calibration-method percentile")
+    from modelreg.builders.exclusions import require_known_nodes
     from modelreg.builders.interface import BuildOptions, CalibrationOptions
 
     registry = invocation.open_registry()
@@ -132,18 +139,12 @@ def command(
         seed=seed,
         timeout_s=timeout or registry.home.settings.build_timeout_s,
     )
-    version = _find_version(registry, reference)
+    version = find_version(registry, reference)
+    require_known_nodes(version, nodes_to_exclude, registry.storage)
     requests = _make_requests(version, targets, precisions, options, rebuild=rebuild)
     if dry_run:
         return _preview(invocation, registry, requests)
     return _build_all(invocation, registry, requests)
-
-
-def _find_version(registry: Registry, reference: ModelReference) -> VersionRecord:
-    from modelreg.registry.versions import get_version
-
-    with registry.database.read() as connection:
-        return get_version(connection, reference)
 
 
 def _make_requests(
@@ -173,88 +174,61 @@ def _make_requests(
 def _build_all(invocation: Invocation, registry: Registry, requests: list[CellRequest]) -> int:
     from modelreg.builders.planning import prepare_cell
 
-    for request in requests:  # what is refused is refused before anything is built
-        prepare_cell(request)
+    prepared = [prepare_cell(request) for request in requests]  # what is refused is refused before anything is built
     reporter = invocation.reporter()
-    outcomes: list[tuple[CellRequest, CellOutcome | ModelregError]] = []
     with interrupted_by_sigterm():
-        for request in requests:
-            outcomes.append((request, _build(registry, reporter, request)))
-    warnings = [w for _, outcome in outcomes if not isinstance(outcome, ModelregError) for w in outcome.warnings]
-    for warning in dict.fromkeys(warnings):
+        cells = [_build(registry, reporter, cell) for cell in prepared]
+    for warning in dict.fromkeys(warning for cell in cells for warning in cell.warnings):
         print_warning(warning)
-    failures = [(request, outcome) for request, outcome in outcomes if isinstance(outcome, ModelregError)]
-    if len(failures) == len(requests) == 1:
-        raise failures[0][1]
+    failed = [cell for cell in cells if cell.error is not None]
+    if len(cells) == 1 and cells[0].error is not None:
+        cells[0].error.advise(say_logs(failed))
+        raise cells[0].error
     if invocation.as_json:
-        print_document({"cells": [_document(request, outcome) for request, outcome in outcomes]})
+        print_document({"cells": [cell_document(cell) for cell in cells]})
     else:
-        _print(outcomes, no_color=invocation.no_color)
-    if not failures:
+        print_cells(cells, no_color=invocation.no_color)
+    if not failed:
         if not invocation.as_json:
-            print_note(f"next: modelreg validate {requests[0].cell.version.reference}")
+            print_next(registry, requests[0].cell.version)
         return 0
     from modelreg.cli.failures import report_after_result
 
-    what = "; ".join(f"{request.cell.precision} for {request.cell.target}: {error}" for request, error in failures)
-    hint = next((error.hint() for _, error in failures if error.hint()), "")
-    return report_after_result(
-        BuildError(f"{len(failures)} of {len(requests)} engines were not built: {what}", hint=hint)
-    )
+    return report_after_result(summarise_failures(failed, of=len(cells)))
 
 
-def _build(registry: Registry, reporter: Reporter, request: CellRequest) -> CellOutcome | ModelregError:
-    """Build one cell; a failed one does not stop the others."""
-    from modelreg.builders.cells import build_cell
+def _build(registry: Registry, reporter: Reporter, prepared: PreparedCell) -> FilledCell:
+    """Build one cell, or reuse its engine; a failed one does not stop the others."""
+    from modelreg.builders.cells import build_cell, find_reusable
 
-    cell = request.cell
+    request, name = prepared.request, prepared.request.cell.name
+    reusable = find_reusable(prepared, database=registry.database, storage=registry.storage)
     try:
-        with reporter.step(f"building {cell.version.reference} {cell.precision} for {cell.target}") as tell:
-            return build_cell(
+        with _say(reporter, name, reusable) as tell:
+            outcome = build_cell(
                 request, database=registry.database, storage=registry.storage, progress=tell, actor=registry.actor
             )
     except BuildError as error:
-        return error
+        return FilledCell(request=request, error=error, engine=_find_attempt(registry, request, error))
+    return FilledCell(request=request, engine=outcome.engine, reused=outcome.reused, warnings=outcome.warnings)
 
 
-def _print(outcomes: list[tuple[CellRequest, CellOutcome | ModelregError]], *, no_color: bool) -> None:
-    columns = (
-        Column(header="ENGINE", right=True),
-        Column(header="TARGET"),
-        Column(header="PRECISION"),
-        Column(header="STATUS"),
-        Column(header="REALISED", folds=True),
-        Column(header="SIZE", right=True),
-        Column(header="BUILD", right=True),
-    )
-    rows = []
-    for request, outcome in outcomes:
-        cell = request.cell
-        if isinstance(outcome, ModelregError):
-            rows.append(("-", cell.target, str(cell.precision), "failed", "-", "-", "-"))
-            continue
-        engine = outcome.engine
-        rows.append(
-            (
-                str(engine.id),
-                engine.target.name,
-                str(engine.precision),
-                "reused" if outcome.reused else "built",
-                say_realised(engine),
-                size(engine.size_bytes),
-                f"{engine.build_s:.1f} s",
-            )
-        )
-    print_table(columns, rows, no_color=no_color)
+def _say(reporter: Reporter, name: str, reusable: EngineRecord | None) -> AbstractContextManager[Tell]:
+    if reusable is None:
+        return reporter.step(f"building {name}")
+    print_note(f"{name}: engine {reusable.id} is reused")
+    return nullcontext(lambda _fraction, _doing: None)
 
 
-def _document(request: CellRequest, outcome: CellOutcome | ModelregError) -> dict[str, object]:
+def _find_attempt(registry: Registry, request: CellRequest, error: BuildError) -> EngineRecord | None:
+    """Return the record of a build that failed just now, if it could be written."""
+    from modelreg.registry.engines import list_engines
+
     cell = request.cell
-    body: dict[str, object] = {"target": cell.target, "precision": str(cell.precision)}
-    if isinstance(outcome, ModelregError):
-        return {**body, "status": "failed", "error": str(outcome), "hint": outcome.hint(), "engine": None}
-    status = "reused" if outcome.reused else "built"
-    return {**body, "status": status, "engine": engine_document(outcome.engine), "warnings": list(outcome.warnings)}
+    with registry.database.read() as connection:
+        attempts = list_engines(connection, version_id=cell.version.id)
+    wanted = (cell.target, cell.precision, str(error))
+    return next((e for e in reversed(attempts) if (e.target.name, e.precision, e.error) == wanted), None)
 
 
 def _preview(invocation: Invocation, registry: Registry, requests: list[CellRequest]) -> int:

@@ -39,6 +39,7 @@ from modelreg.registry.references import ModelReference, check_name
 from modelreg.registry.settling import settle_channel
 from modelreg.registry.standings import read_plan
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
+from modelreg.registry.suggestions import no_active_release
 from modelreg.registry.swapping import Swapper, check_expected, new_txn
 from modelreg.registry.words import ActivationKind
 
@@ -97,7 +98,7 @@ class Releases:
         """Return what `promote` would do now; nothing is written."""
         check_name(channel, what="channel")
         current = self._storage.read_pointer(reference.model, channel)
-        check_expected(channel, current, request.expect_current)
+        check_expected(f"{reference.model}@{channel}", current, request.expect_current)
         active = self._active_targets(current)
         with self._require_database().read() as connection:
             return read_plan(connection, reference, active, request)
@@ -118,7 +119,7 @@ class Releases:
             self._settle(model, reference.channel)  # what it serves is read from the database below
         with self._storage.exclusive(model, channel, timeout_s=self._lock_timeout_s):
             current = self._settle_held(model, channel)
-            check_expected(channel, current, request.expect_current)
+            check_expected(f"{model}@{channel}", current, request.expect_current)
             intent = self._begin_promotion(reference, channel, current, request)
             try:
                 self._lay_out(intent)
@@ -239,13 +240,17 @@ class Releases:
             return Activation(pointer=pointer, previous=current, recorded=recorded)
 
     def _rollback_target(self, model: str, channel: str, current: Pointer | None, request: RollbackRequest) -> Pointer:
-        check_expected(channel, current, request.expect_current)
-        generation = choose_rollback_generation(current, to_generation=request.to_generation, channel=channel)
+        check_expected(f"{model}@{channel}", current, request.expect_current)
+        if current is None:
+            raise no_active_release(model, channel, served=self._storage.list_channels())
+        generation = choose_rollback_generation(
+            current, to_generation=request.to_generation, place=f"{model}@{channel}"
+        )
         target = self._storage.read_history(model, channel, generation)
-        if current is not None and target.release == current.release:
+        if target.release == current.release:
             raise NotFoundError(
                 f"generation {generation} is the release that {model}@{channel} serves already",
-                hint="Choose another one from `modelreg history`.",
+                hint=f"Choose another one from `modelreg history {model}@{channel}` with --to-generation.",
             )
         return target
 

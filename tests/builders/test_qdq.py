@@ -155,6 +155,13 @@ def test_excluded_nodes_and_op_types_have_no_quantised_weights(tmp_path: Path) -
     assert quantised == {"conv2.weight_quantized"}
 
 
+@pytest.mark.parametrize("method", ["entropy", "minmax"])
+def test_a_model_without_a_node_to_quantise_is_refused_in_words(tmp_path: Path, method: str) -> None:
+    every_type = sorted({node.op_type for node in conv_net().graph.node})
+    with pytest.raises(VariantError, match="no node of this model can become INT8"):
+        quantise(conv_net(), tmp_path, data=images(), excluded_op_types=every_type, method=method)
+
+
 def chain() -> onnx.ModelProto:
     """Three convolutions with nothing between them."""
     rng = np.random.default_rng(0)
@@ -188,13 +195,18 @@ def batch_norm_net() -> onnx.ModelProto:
     ones = np.ones(4, np.float32)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["m"], name="matmul"),
-        helper.make_node("Add", ["m", "b"], ["y"], name="add"),
+        helper.make_node("Add", ["m", "b"], ["a"], name="add"),
+        helper.make_node("MatMul", ["a", "v"], ["y"], name="other"),
     ]
     return make_model(
         nodes,
         inputs=[value("x", ["N", 8])],
         outputs=[value("y", ["N", 4])],
-        initializers=[weight("w", np.ones((8, 4), np.float32)), weight("b", ones)],
+        initializers=[
+            weight("w", np.ones((8, 4), np.float32)),
+            weight("b", ones),
+            weight("v", np.ones((4, 4), np.float32)),
+        ],
     )
 
 
