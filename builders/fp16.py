@@ -13,7 +13,7 @@ from onnx import TensorProto
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.graphs import (
     VariantError,
-    element_types,
+    declared_types,
     first_line,
     kept_nodes,
     load_normalised,
@@ -61,7 +61,8 @@ def make_fp16(source: Path, target: Path, variant: Mapping[str, Any]) -> list[Pa
     # The converter appends its casts to the main graph, those of branches and loops too.
     settle_nodes(converted.graph)
     sort_nodes(converted.graph)
-    copy_captures(converted.graph, {name for name, type_ in element_types(converted).items() if type_ == TensorProto.FLOAT16})
+    types = declared_types(converted.graph)
+    copy_captures(converted.graph, {name for name in types if types[name] == TensorProto.FLOAT16})
     files = save_model(converted, target)
     onnx.checker.check_model(target)
     return files

@@ -85,10 +85,15 @@ def type_name(elem_type: int) -> str:
 
 def element_types(model: onnx.ModelProto) -> dict[str, int]:
     """Return the element type of each tensor that inference knows; where names clash, the outer graph counts."""
+    return declared_types(onnx.shape_inference.infer_shapes(model).graph)
+
+
+def declared_types(graph: onnx.GraphProto) -> dict[str, int]:
+    """Return the element types that a graph and those inside it state; where names clash, the outer graph counts."""
     types: dict[str, int] = {}
-    for graph in graphs_of(onnx.shape_inference.infer_shapes(model).graph):
-        found = {tensor.name: tensor.data_type for tensor in graph.initializer}
-        for value in (*graph.input, *graph.output, *graph.value_info):
+    for each in graphs_of(graph):
+        found = {tensor.name: tensor.data_type for tensor in each.initializer}
+        for value in (*each.input, *each.output, *each.value_info):
             if value.type.tensor_type.elem_type:
                 found[value.name] = value.type.tensor_type.elem_type
         types = found | types

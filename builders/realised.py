@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from modelreg.builders.graphs import element_types, initialiser_bytes, kept_nodes
 from modelreg.builders.precision import WEIGHTED_OPS
-from modelreg.builders.subgraphs import bodies_of, graphs_of
+from modelreg.builders.subgraphs import bodies_of, graphs_of, is_copy
 
 Json = dict[str, Any]
 
@@ -82,7 +82,12 @@ def _fp16(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[st
     converted, stayed, kept = 0, [], []
     for node in (node for graph in graphs_of(made.graph) for node in graph.node):
         touched = {types.get(name) for name in (*node.input, *node.output)}
-        if node.op_type in _CASTS or bodies_of(node) or not touched & {TensorProto.FLOAT, TensorProto.FLOAT16}:
+        if (
+            node.op_type in _CASTS
+            or bodies_of(node)
+            or is_copy(node)
+            or not touched & {TensorProto.FLOAT, TensorProto.FLOAT16}
+        ):
             continue
         if node.name in left:
             kept.append(_label(node))

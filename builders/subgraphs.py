@@ -159,6 +159,11 @@ def _copy_captures(graph: onnx.GraphProto, half: set[str], lonely: set[str], tak
         _copy_captures(body, half, lonely, taken)
 
 
+def is_copy(node: onnx.NodeProto) -> bool:
+    """Return whether a node only copies, as those of `copy_captures` do."""
+    return node.op_type == "Max" and len(node.input) == 1
+
+
 def inner_node_names(node: onnx.NodeProto) -> set[str]:
     """Return the names of the nodes in the bodies of a node, at any depth."""
     return {each.name for body in bodies_of(node) for graph in graphs_of(body) for each in graph.node}

@@ -14,6 +14,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import sqlalchemy as sa
+
 from modelreg.registry import releases
 from modelreg.registry.clock import utc_now
 from modelreg.registry.database import Database
@@ -22,6 +24,7 @@ from modelreg.registry.errors import (
     BusyError,
     DatabaseError,
     ForeignReleaseError,
+    IntegrityError,
     ModelregError,
     NotFoundError,
 )
@@ -99,9 +102,8 @@ class Releases:
         check_name(channel, what="channel")
         current = self._storage.read_pointer(reference.model, channel)
         check_expected(f"{reference.model}@{channel}", current, request.expect_current)
-        active = self._active_targets(current)
         with self._require_database().read() as connection:
-            return read_plan(connection, reference, active, request)
+            return read_plan(connection, reference, self._active_targets(connection, current), request)
 
     def promote(self, reference: ModelReference, *, channel: str, request: PromotionRequest) -> Activation:
         """
@@ -139,18 +141,22 @@ class Releases:
     def _settle_held(self, model: str, channel: str) -> Pointer | None:
         return settle_channel(self._require_database(), self._storage, model=model, channel=channel, actor=self._actor)
 
-    def _active_targets(self, current: Pointer | None) -> tuple[str, ...]:
+    def _active_targets(self, connection: sa.Connection, current: Pointer | None) -> tuple[str, ...]:
         if current is None:
             return ()
-        return parse_manifest(self._storage.read_manifest(current.release), where=current.release[:12]).targets
+        try:
+            document = self._storage.read_manifest(current.release)
+        except (IntegrityError, NotFoundError):  # a promotion is how a damaged release is mended
+            channel_id = releases.find_channel(connection, model=current.model, name=current.channel)
+            return () if channel_id is None else tuple(releases.active_engines(connection, channel_id=channel_id))
+        return parse_manifest(document, where=current.release[:12]).targets
 
     def _begin_promotion(
         self, reference: ModelReference, channel: str, current: Pointer | None, request: PromotionRequest
     ) -> _Intent:
         """Read the gates, choose, and write the intent, in one transaction: no verdict can change in between."""
-        active = self._active_targets(current)
         with self._require_database().write() as connection:
-            plan = read_plan(connection, reference, active, request)
+            plan = read_plan(connection, reference, self._active_targets(connection, current), request)
             require_complete(plan)
             manifest = make_manifest(plan.version, plan.engines)
             document = manifest.to_bytes()

@@ -212,7 +212,9 @@ def test_excluded_nodes_are_kept_and_listed(workshop: Workshop, version: Version
 
 
 def test_excluding_everything_is_a_failed_build(workshop: Workshop, version: VersionRecord) -> None:
-    with pytest.raises(PrecisionError, match="no node of this model can become INT8: its 3 weighted nodes are excluded"):
+    with pytest.raises(
+        PrecisionError, match="no node of this model can become INT8: its 3 weighted nodes are excluded"
+    ):
         workshop.build(
             version,
             Precision.INT8,

@@ -235,6 +235,47 @@ def test_constant_activations_of_zero_do_no_harm(tmp_path: Path) -> None:
     assert np.isfinite(outputs(made, np.zeros((2, 16), np.float32))).all()
 
 
+@pytest.mark.parametrize("method", ["entropy", "minmax", "percentile"])
+def test_activations_next_to_zero_do_no_harm(tmp_path: Path, method: str) -> None:
+    model = mlp()
+    for tensor in model.graph.initializer:
+        if tensor.name.endswith("bias"):
+            tensor.CopyFrom(weight(tensor.name, np.zeros(tensor.dims, np.float32)))
+    made = quantise(model, tmp_path, data=np.full((16, 16), 1e-42, np.float32), method=method)
+    assert np.isfinite(outputs(made, np.ones((2, 16), np.float32))).all()
+
+
+def test_a_tensor_that_a_branch_uses_is_made_before_it_and_not_fused_away(tmp_path: Path) -> None:
+    branch = [
+        helper.make_graph([helper.make_node(op, ["h"], [op], name=op)], op, [], [value(op, ["N", 4])])
+        for op in ("Neg", "Abs")
+    ]
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("Flatten", ["c"], ["h"], name="flatten"),
+        helper.make_node("Relu", ["h"], ["r"], name="relu"),
+        helper.make_node("MatMul", ["r", "v"], ["m"], name="matmul"),
+        helper.make_node("ReduceMax", ["m"], ["top"], name="top", keepdims=0),
+        helper.make_node("Greater", ["top", "zero"], ["positive"], name="greater"),
+        helper.make_node("If", ["positive"], ["b"], name="if", then_branch=branch[0], else_branch=branch[1]),
+        helper.make_node("Add", ["m", "b"], ["y"], name="add"),
+    ]
+    model = make_model(
+        nodes,
+        inputs=[value("x", ["N", 2, 2, 2])],
+        outputs=[value("y", ["N", 4])],
+        initializers=[
+            weight("w", rng.normal(size=(4, 2, 2, 2)).astype(np.float32)),
+            weight("v", rng.normal(size=(4, 4)).astype(np.float32)),
+            numpy_helper.from_array(np.array(0, np.float32), "zero"),
+        ],
+    )
+    data = rng.normal(size=(64, 2, 2, 2)).astype(np.float32)
+    made = quantise(model, tmp_path, data=data)
+    assert snr_db(outputs(made, data), outputs(model, data)) > 20
+
+
 def test_old_opsets_are_raised_for_per_channel_weights(tmp_path: Path) -> None:
     model = mlp()
     model.opset_import[0].version = 9
