@@ -7,7 +7,6 @@ A cell that failed leaves one engine row `failed` with its log, and nothing else
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from modelreg.registry.database import Database
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import BuildError, ModelregError
 from modelreg.registry.records import EngineRecord
+from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.words import BlobKind, EngineStatus, Json
 
@@ -60,12 +60,12 @@ def build_cell(
         KeyboardInterrupt: Passed on, after the cell is recorded as failed.
     """
     prepared = prepare_cell(request)
-    existing = None if request.rebuild else find_existing(prepared, database)
-    if existing is not None and all(storage.has_blob(file.digest) for file in existing.files):
+    existing = find_reusable(prepared, database=database, storage=storage)
+    if existing is not None:
         return CellOutcome(engine=existing, reused=True, warnings=prepared.warnings)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="modelreg-build-") as folder:
-        files = CellFiles.create(Path(folder))
+    with scratch_folder("build") as folder:
+        files = CellFiles.create(folder)
         _write_head(files.log, prepared)
         try:
             made = _make(prepared, files, database, storage, progress)
@@ -77,6 +77,14 @@ def build_cell(
                 _record(prepared, database, storage, files.log, began, made=None, error=reason, actor=actor)
             raise
     return CellOutcome(engine=engine, reused=False, warnings=prepared.warnings)
+
+
+def find_reusable(prepared: PreparedCell, *, database: Database, storage: Storage) -> EngineRecord | None:
+    """Return the engine that fills a cell already, if its bytes are there and no rebuild is asked for."""
+    existing = None if prepared.request.rebuild else find_existing(prepared, database)
+    if existing is None or not all(storage.has_blob(file.digest) for file in existing.files):
+        return None
+    return existing
 
 
 def _write_head(log: Path, prepared: PreparedCell) -> None:

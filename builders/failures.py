@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from modelreg.registry.errors import BuildError
+from modelreg.registry.errors import BuildError, PrecisionError
 from modelreg.registry.toolchains.process import WorkerJobError
 
-_EXPLAINED = ("VariantError", "OrtBuildError", "RtxBuildError")
+_EXPLAINED = ("VariantError", "NothingToConvertError", "OrtBuildError", "OrtRunError", "RtxBuildError")
 """Exceptions of our job files: their message is written for the user."""
 
 
@@ -15,4 +15,5 @@ def build_error(error: WorkerJobError) -> BuildError:
     message = " ".join(str(error).split())
     if error.remote_type not in _EXPLAINED:
         message = f"{error.remote_type}: {message}"
-    return BuildError(message[:800], hint=str(hint) if hint else "The build log has the whole story.")
+    kind = PrecisionError if error.remote_type == "NothingToConvertError" else BuildError
+    return kind(message[:800], hint=str(hint) if hint else "The build log has the whole story.")

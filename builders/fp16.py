@@ -8,16 +8,20 @@ from typing import Any
 
 import onnx
 import onnx.checker
+from onnx import TensorProto
 
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.graphs import (
     VariantError,
+    declared_types,
     first_line,
+    kept_nodes,
     load_normalised,
     require_nodes,
     save_model,
     weight_bytes,
 )
+from modelreg.builders.subgraphs import bodies_of, copy_captures, graphs_of, settle_nodes, sort_nodes
 
 
 def make_fp16(source: Path, target: Path, variant: Mapping[str, Any]) -> list[Path]:
@@ -33,12 +37,15 @@ def make_fp16(source: Path, target: Path, variant: Mapping[str, Any]) -> list[Pa
         VariantError: A node to exclude does not exist, or the converter failed.
     """
     from onnxruntime.transformers.float16 import convert_float_to_float16
-    from onnxruntime.transformers.onnx_model import OnnxModel
 
     model = load_normalised(source)
     require_nodes(model.graph, variant["excluded_nodes"])
     model = _with_inferred_shapes(model, target.parent)
     settings = variant["settings"]
+    op_types = {*settings["blocked_ops"], *variant["excluded_op_types"]}
+    kept = kept_nodes(model.graph, names=variant["excluded_nodes"], op_types=op_types)
+    # The converter leaves an excluded If or Loop with a half-converted body: it is converted, and its body is not.
+    outer = {node.name: node.op_type for each in graphs_of(model.graph) for node in each.node if bodies_of(node)}
     try:
         converted = convert_float_to_float16(
             model,
@@ -46,14 +53,17 @@ def make_fp16(source: Path, target: Path, variant: Mapping[str, Any]) -> list[Pa
             max_finite_val=settings["max_finite"],
             keep_io_types=variant["keep_io_types"],
             disable_shape_infer=True,
-            op_block_list=[*settings["blocked_ops"], *variant["excluded_op_types"]],
-            node_block_list=list(variant["excluded_nodes"]),
+            op_block_list=sorted(op_types - set(outer.values())),
+            node_block_list=sorted(kept - set(outer)),
         )
     except Exception as error:
         raise VariantError(f"the FP16 converter failed: {type(error).__name__}: {first_line(error)}") from error
-    wrapped = OnnxModel(converted)
-    wrapped.topological_sort()  # the converter appends its casts at the end
-    files = save_model(wrapped.model, target)
+    # The converter appends its casts to the main graph, those of branches and loops too.
+    settle_nodes(converted.graph)
+    sort_nodes(converted.graph)
+    types = declared_types(converted.graph)
+    copy_captures(converted.graph, {name for name in types if types[name] == TensorProto.FLOAT16})
+    files = save_model(converted, target)
     onnx.checker.check_model(target)
     return files
 

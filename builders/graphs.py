@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
@@ -13,6 +13,7 @@ import onnx.version_converter
 from onnx import helper, numpy_helper
 
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
+from modelreg.builders.subgraphs import graphs_of, inner_node_names, made_names, separate_names
 
 _MODERN_IR = 8
 _QDQ_OPSET = 13
@@ -27,18 +28,28 @@ class VariantError(Exception):
         self.details = {"hint": hint} if hint else {}
 
 
-def load_normalised(path: Path) -> onnx.ModelProto:
-    """
-    Load a model in the one form that the converters understand.
+class NothingToConvertError(VariantError):
+    """No node of the model can become the precision that was asked for."""
 
-    Functions are inlined, constants are initialisers, initialisers are no inputs, and every node has a name:
-    the converters skip, mistype or refuse what is not so.
+
+def load_normalised(path: Path) -> onnx.ModelProto:
+    """Load a model in the one form that the converters understand."""
+    return normalise(onnx.load(path))
+
+
+def normalise(model: onnx.ModelProto) -> onnx.ModelProto:
     """
-    model = onnx.load(path)
+    Return a model in that form; the one given is changed.
+
+    Functions are inlined, constants are initialisers, initialisers are no inputs, every node has a name, and no
+    tensor in a branch or loop has the name of another: the converters skip, mistype or refuse what is not so.
+    """
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
-    _constants_to_initialisers(model.graph)
+    for graph in graphs_of(model.graph):
+        _constants_to_initialisers(graph)
     _drop_initialiser_inputs(model)
+    separate_names(model.graph)
     name_nodes(model.graph)
     return model
 
@@ -54,14 +65,14 @@ def save_model(model: onnx.ModelProto, path: Path) -> list[Path]:
 
 
 def weight_bytes(graph: onnx.GraphProto) -> int:
-    """Return the bytes of the initialisers as stored in memory."""
-    return sum(_tensor_bytes(tensor) for tensor in graph.initializer)
+    """Return the bytes of the initialisers as stored in memory, those of branches and loops too."""
+    return sum(_tensor_bytes(tensor) for each in graphs_of(graph) for tensor in each.initializer)
 
 
 def initialiser_bytes(graph: onnx.GraphProto) -> dict[str, int]:
-    """Return the bytes of the initialisers by NumPy dtype name."""
+    """Return the bytes of the initialisers by NumPy dtype name, those of branches and loops too."""
     counted: dict[str, int] = {}
-    for tensor in graph.initializer:
+    for tensor in (tensor for each in graphs_of(graph) for tensor in each.initializer):
         name = type_name(tensor.data_type)
         counted[name] = counted.get(name, 0) + _tensor_bytes(tensor)
     return dict(sorted(counted.items()))
@@ -73,12 +84,19 @@ def type_name(elem_type: int) -> str:
 
 
 def element_types(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the element type of each tensor of the main graph that inference knows."""
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.tensor_type.elem_type:
-            types[value.name] = value.type.tensor_type.elem_type
+    """Return the element type of each tensor that inference knows; where names clash, the outer graph counts."""
+    return declared_types(onnx.shape_inference.infer_shapes(model).graph)
+
+
+def declared_types(graph: onnx.GraphProto) -> dict[str, int]:
+    """Return the element types that a graph and those inside it state; where names clash, the outer graph counts."""
+    types: dict[str, int] = {}
+    for each in graphs_of(graph):
+        found = {tensor.name: tensor.data_type for tensor in each.initializer}
+        for value in (*each.input, *each.output, *each.value_info):
+            if value.type.tensor_type.elem_type:
+                found[value.name] = value.type.tensor_type.elem_type
+        types = found | types
     return types
 
 
@@ -95,15 +113,6 @@ def name_nodes(graph: onnx.GraphProto) -> None:
                 taken.add(name)
 
 
-def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graph and every graph inside it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from graphs_of(inner)
-
-
 def require_nodes(graph: onnx.GraphProto, names: Iterable[str]) -> None:
     """
     Refuse names of nodes that the model does not have.
@@ -117,6 +126,14 @@ def require_nodes(graph: onnx.GraphProto, names: Iterable[str]) -> None:
             close = difflib.get_close_matches(name, known, n=3)
             hint = f"Close names: {', '.join(close)}." if close else "Nodes are named as in the ONNX file."
             raise VariantError(f"the model has no node {name!r} to exclude", hint=hint)
+
+
+def kept_nodes(graph: onnx.GraphProto, *, names: Iterable[str], op_types: Iterable[str]) -> set[str]:
+    """Return the names of the nodes that are named or of a type, and of all nodes inside them."""
+    wanted, types = set(names), set(op_types)
+    nodes = [node for each in graphs_of(graph) for node in each.node]
+    found = [node for node in nodes if node.name in wanted or node.op_type in types]
+    return {name for node in found for name in (node.name, *inner_node_names(node))}
 
 
 def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -171,6 +188,19 @@ def _constants_to_initialisers(graph: onnx.GraphProto) -> None:
             graph.initializer.append(tensor)
     del graph.node[:]
     graph.node.extend(kept)
+    _pass_on_outputs(graph)
+
+
+def _pass_on_outputs(graph: onnx.GraphProto) -> None:
+    """Put an Identity behind every initialiser that is an output: converters change what nodes make."""
+    outputs = {value.name for value in graph.output} - {value.name for value in graph.input}
+    taken = made_names(graph)
+    for tensor in graph.initializer:
+        if tensor.name in outputs:
+            name, tensor.name = tensor.name, f"{tensor.name}_constant"
+            while tensor.name in taken:
+                tensor.name += "_"
+            graph.node.insert(0, helper.make_node("Identity", [tensor.name], [name]))
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:

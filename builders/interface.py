@@ -49,9 +49,14 @@ class Cell:
     precision: Precision
     toolchain: ToolchainSpec
 
+    @property
+    def name(self) -> str:
+        """Return the cell without its backend, for example `lenet:1 fp16 for cpu`."""
+        return f"{self.version.reference} {self.precision} for {self.target}"
+
     def __str__(self) -> str:
         backend = f"{self.toolchain.backend} {self.toolchain.version}"
-        return f"{self.version.reference} {self.precision} for {self.target} with {backend}"
+        return f"{self.name} with {backend}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,11 @@ from modelreg.builders.cells import CellOutcome, build_cell
 from modelreg.builders.interface import OnProgress
 from modelreg.builders.planning import CellRequest, prepare_cell
 from modelreg.registry.database import Database
-from modelreg.registry.errors import BuildError
+from modelreg.registry.errors import ModelregError
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.toolchains.pipes import interrupted_by
 
-Result = CellOutcome | BuildError
+Result = CellOutcome | ModelregError
 OpenStep = Callable[[CellRequest], AbstractContextManager[OnProgress]]
 """Called when a cell begins; gives what its progress is told to."""
 
@@ -85,7 +85,7 @@ def _fill(request: CellRequest, workplace: Workplace, open_step: OpenStep) -> Re
                 progress=tell,
                 actor=workplace.actor,
             )
-    except BuildError as error:
+    except ModelregError as error:
         return error
 
 

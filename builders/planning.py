@@ -89,13 +89,15 @@ def prepare_cell(request: CellRequest) -> PreparedCell:
 
 
 def plan_cells(requests: Sequence[CellRequest], *, database: Database) -> list[CellPlan]:
-    """Return what `build_cell` would do with each request; nothing is written."""
+    """Return what `build_cell` would do with each request; nothing is written. Raises UsageError as that would."""
     return [_plan(request, database) for request in requests]
 
 
 def _plan(request: CellRequest, database: Database) -> CellPlan:
     try:
         prepared = prepare_cell(request)
+    except UsageError:
+        raise  # the command line is wrong, whatever the cell
     except ModelregError as error:
         return CellPlan(request=request, action="refuse", reason=str(error))
     existing = None if request.rebuild else find_existing(prepared, database)

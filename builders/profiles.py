@@ -13,7 +13,7 @@ Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
 
 DEFAULT_BATCH = {"min": 1, "opt": 8, "max": 64}
-"""The profile of a model whose batch alone is free; see docs/decisions/0010."""
+"""The profile of a model whose batch alone is free; see docs/decisions/0013."""
 
 _POINTS = ("min", "opt", "max")
 

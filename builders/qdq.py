@@ -18,6 +18,7 @@ import onnx.checker
 from modelreg.builders.calibration import iterate_batches
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.graphs import (
+    NothingToConvertError,
     VariantError,
     first_line,
     load_normalised,
@@ -27,7 +28,13 @@ from modelreg.builders.graphs import (
     save_model,
     weight_bytes,
 )
+from modelreg.builders.precision import WEIGHTED_OPS
+from modelreg.builders.subgraphs import captured_names, graphs_of, sort_nodes
 from modelreg.registry.tensor_sets import open_tensor_set
+
+_REMOVABLE_OPS = ("Relu", "Clip")
+_SMALLEST_BOUND = np.float32(1e-30)
+"""Below about 1e-38 times the number of bins, the edges of a histogram are no longer distinct."""
 
 Report = Callable[[float | None, str], None]
 Batch = dict[str, Any]
@@ -47,6 +54,7 @@ def make_int8(
         report: Told about the passes.
 
     Raises:
+        NothingToConvertError: Nothing is left to quantise.
         VariantError: A node to exclude is not there, or an activation is not finite on the calibration set.
     """
     from onnxruntime.quantization import QuantType
@@ -57,7 +65,9 @@ def make_int8(
     op_types = [op for op in settings["op_types"] if op not in variant["excluded_op_types"]]
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="int8-") as scratch:
         prepared, excluded = _prepare(source, Path(scratch), variant["excluded_nodes"])
-        is_big = weight_bytes(onnx.load(prepared, load_external_data=False).graph) > EXTERNAL_BYTES
+        graph = onnx.load(prepared, load_external_data=False).graph
+        _require_work(graph, op_types, excluded)
+        is_big = weight_bytes(graph) > EXTERNAL_BYTES
         ranges = _find_ranges(
             prepared,
             op_types,
@@ -75,7 +85,7 @@ def make_int8(
             QuantType[settings["activation_type"]],
             ranges,
             [],
-            excluded,
+            [*excluded, *_captured_activations(graph)],
             op_types,
             {
                 "ActivationSymmetric": settings["activation_symmetric"],
@@ -84,8 +94,8 @@ def make_int8(
             },
         )
         quantizer.quantize_model()
-        quantizer.model.topological_sort()  # the quantiser appends its nodes at the end
         model = quantizer.model.model
+        sort_nodes(model.graph)  # the quantiser appends its nodes at the end
         if settings["guard_excluded"]:
             _guard(model.graph, {*excluded, *_of_types(model.graph, variant["excluded_op_types"])})
         name_nodes(model.graph)
@@ -109,6 +119,28 @@ def _prepare(source: Path, scratch: Path, excluded: list[str]) -> tuple[Path, li
     name_nodes(inferred.graph)
     save_model(inferred, prepared)
     return prepared, [_find_again(inferred.graph, before[name]) if name in before else name for name in excluded]
+
+
+def _require_work(graph: onnx.GraphProto, op_types: list[str], excluded: list[str]) -> None:
+    """Refuse a graph without a node that can become INT8: there would be nothing to calibrate."""
+    weighted = [node for node in graph.node if node.op_type in WEIGHTED_OPS]
+    if any(node.op_type in op_types and node.name not in excluded for node in weighted):
+        return
+    inner = [node for each in list(graphs_of(graph))[1:] for node in each.node if node.op_type in WEIGHTED_OPS]
+    if weighted:
+        why, hint = f"its {len(weighted)} weighted nodes are excluded", "Exclude fewer nodes, or build fp32 or fp16."
+    elif inner:
+        why, hint = f"{inner[0].name} ({inner[0].op_type}) lies inside a branch or loop", "Build fp32 or fp16 instead."
+    else:
+        found = ", ".join(sorted({node.op_type for node in graph.node}))
+        why, hint = f"it has no {', '.join(WEIGHTED_OPS)}, only {found}", "Build fp32 or fp16 instead."
+    raise NothingToConvertError(f"no node of this model can become INT8: {why}", hint=hint)
+
+
+def _captured_activations(graph: onnx.GraphProto) -> list[str]:
+    """Return the activations that must stay because a branch or loop uses what goes into them."""
+    captured = {name for node in graph.node for name in captured_names(node)}
+    return [node.name for node in graph.node if node.op_type in _REMOVABLE_OPS and node.input[0] in captured]
 
 
 def _fold(model: Path, folded: Path, *, is_big: bool) -> None:
@@ -193,6 +225,11 @@ def _find_ranges(
     for batch in _batches(calibration, report, 1, passes):
         extremes.collect_data(_Once(batch))
     ranges = extremes.compute_data()
+    if not list(ranges):
+        raise NothingToConvertError(
+            "no node of this model can become INT8: none works on FP32 tensors of a known type",
+            hint="Build fp32 or fp16 instead.",
+        )
     _require_finite(ranges)
     if passes == 1 or not any(True for _ in ranges):  # with everything excluded there is nothing to count
         return ranges
@@ -229,6 +266,8 @@ def _seeded_collector(calibrator: Any, ranges: Any) -> Any:
     for name in ranges:
         low, high = (np.float32(np.asarray(value).reshape(-1)[0]) for value in ranges[name].range_value)
         bound = np.float32(max(abs(low), abs(high)))
+        if bound > 0:
+            bound = max(bound, _SMALLEST_BOUND)
         edges = np.histogram_bin_edges([], bins=calibrator.num_bins, range=(-bound, bound)).astype(np.float32)
         empty = np.zeros(calibrator.num_bins, dtype=np.int64)
         collector.histogram_dict[name] = (empty, edges, low, high, bound)

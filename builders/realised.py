@@ -14,8 +14,9 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
-from modelreg.builders.graphs import element_types, initialiser_bytes
+from modelreg.builders.graphs import element_types, initialiser_bytes, kept_nodes
 from modelreg.builders.precision import WEIGHTED_OPS
+from modelreg.builders.subgraphs import bodies_of, graphs_of, is_copy
 
 Json = dict[str, Any]
 
@@ -77,12 +78,18 @@ def read_realised(plan: Path, model: Path, variant: Mapping[str, Any] | None) ->
 def _fp16(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[str, Any], ops: Json) -> Json:
     types = element_types(made)
     blocked = {*variant["settings"]["blocked_ops"], *variant["excluded_op_types"]}
+    left = kept_nodes(made.graph, names=variant["excluded_nodes"], op_types=blocked)
     converted, stayed, kept = 0, [], []
-    for node in made.graph.node:
+    for node in (node for graph in graphs_of(made.graph) for node in graph.node):
         touched = {types.get(name) for name in (*node.input, *node.output)}
-        if node.op_type in _CASTS or not touched & {TensorProto.FLOAT, TensorProto.FLOAT16}:
+        if (
+            node.op_type in _CASTS
+            or bodies_of(node)
+            or is_copy(node)
+            or not touched & {TensorProto.FLOAT, TensorProto.FLOAT16}
+        ):
             continue
-        if node.op_type in blocked or node.name in variant["excluded_nodes"]:
+        if node.name in left:
             kept.append(_label(node))
         elif TensorProto.FLOAT16 in touched:
             converted += 1
@@ -118,6 +125,7 @@ def _int8(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[st
     unwanted: list[str] = []
     stayed: list[str] = []
     kept: list[str] = []
+    kept += _inner_weighted(optimised.graph)
     for node in optimised.graph.node:
         if _is_integer(node):
             converted += node.op_type in ("QLinearConv", "QLinearMatMul", *_INTEGER_OPS)
@@ -139,6 +147,12 @@ def _int8(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[st
         "unwanted": unwanted,
         "note": "" if converted or stayed else f"no {', '.join(WEIGHTED_OPS)} with constant weights to quantise",
     }
+
+
+def _inner_weighted(graph: onnx.GraphProto) -> list[str]:
+    """Return the weighted nodes of branches and loops, which the quantiser leaves alone."""
+    inner = (node for each in list(graphs_of(graph))[1:] for node in each.node)
+    return [_label(node) for node in inner if node.op_type in _KERNEL_OPS]
 
 
 def weights_by_node(graph: onnx.GraphProto) -> dict[str, str]:
@@ -180,7 +194,7 @@ def _count_ops(model: onnx.ModelProto) -> dict[str, dict[str, int]]:
     """Count op types by compute precision; data movement counts under the type that it moves."""
     types = element_types(model)
     counted: dict[str, Counter[str]] = {}
-    for node in model.graph.node:
+    for node in (node for graph in graphs_of(model.graph) for node in graph.node):
         _guess_types(node, types)
         word = "casts" if node.op_type in _CASTS else _precision(node, types)
         counted.setdefault(word, Counter())[node.op_type] += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelreg.cli.render import print_document, print_line, print_warning, short
+from modelreg.cli.render import print_document, print_line, print_note, print_warning, short
 from modelreg.registry.clock import iso
 
 if TYPE_CHECKING:
@@ -28,12 +28,16 @@ def print_activation(activation: Activation, *, as_json: bool) -> None:
         print_line(f"{name} serves version {pointer.version} already, generation {pointer.generation}")
     else:
         before = f"version {previous.version} -> " if previous else ""
+        if previous is None:
+            print_note(f"new channel {pointer.channel}")
         print_line(f"{name}: {before}version {pointer.version}, generation {pointer.generation} ({pointer.kind})")
     for target, engine in sorted(activation.plan.engines.items()) if activation.plan else ():
         print_line(
             f"  {target:<8} {engine.precision!s:<5} {engine.toolchain.backend} {engine.toolchain.version},"
             f" engine {engine.id}, plan {short(engine.plan_digest)}"
         )
+    for passed_over in activation.plan.passed_over if activation.plan else ():
+        print_line(f"  passed over: {passed_over}")
     for overridden in pointer.overridden:
         print_line(f"  gates overridden: {overridden}")
 
@@ -45,6 +49,7 @@ def _document(activation: Activation) -> Json:
         "previous": None if activation.previous is None else pointer_document(activation.previous),
         "changed": activation.changed,
         "recorded": activation.recorded,
+        "passed_over": list(activation.plan.passed_over) if activation.plan else [],
         "engines": {
             target: {"id": engine.id, "precision": str(engine.precision), "plan": engine.plan_digest}
             for target, engine in sorted(engines.items())

@@ -7,22 +7,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modelreg.cli.building import Wanted, build_all, choose_cells, preview
-from modelreg.cli.context import Invocation, Registry
+from modelreg.cli.build_choices import Wanted, choose_cells
+from modelreg.cli.build_preview import preview
+from modelreg.cli.building import build_all
+from modelreg.cli.context import Invocation
 from modelreg.cli.options import (
     dry_run_option,
+    list_option,
     make_command,
+    positive_number,
     profile_options,
     read_precisions,
     read_reference,
     read_words,
+    whole_number,
 )
+from modelreg.cli.versions import find_version
 from modelreg.registry.errors import UsageError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
     from modelreg.builders.profiles import ProfileShapes
-    from modelreg.registry.records import VersionRecord
     from modelreg.registry.words import Precision
 
 _METHODS = ("entropy", "minmax", "percentile")
@@ -40,29 +45,26 @@ _METHODS = ("entropy", "minmax", "percentile")
     """,
 )
 @click.argument("reference", type=read_reference, metavar="REF")
-@click.option(
+@list_option(
     "--precision",
     "precisions",
     type=read_precisions,
-    default="fp32",
-    show_default=True,
+    default=("fp32",),
     metavar="P,...",
     help="What to build: fp32, tf32, fp16, int8.",
 )
-@click.option(
+@list_option(
     "--target",
     "targets",
     type=read_words,
-    default="cpu",
-    show_default=True,
+    default=("cpu",),
     metavar="T,...",
     help="What to build for: cpu, sm_86, ...",
 )
-@click.option(
+@list_option(
     "--toolchain",
     "toolchains",
     type=read_words,
-    default=(),
     metavar="NAME,...",
     help="What to build with (default: the newest of each backend that builds for the target).",
 )
@@ -82,36 +84,34 @@ _METHODS = ("entropy", "minmax", "percentile")
 )
 @click.option(
     "--percentile",
-    type=float,
+    type=positive_number,
     metavar="P",
     help="For the percentile method: how much of the values lies in range.  [default: 99.99]",
 )
 @click.option(
     "--calibration-samples",
-    type=click.IntRange(min=1),
+    type=whole_number(1),
     metavar="N",
     help="Use so many samples, chosen by --seed (default: all).",
 )
-@click.option("--nodes-to-exclude", type=read_words, default=(), metavar="NODE,...", help="Nodes that stay in FP32.")
-@click.option(
-    "--op-types-to-exclude", type=read_words, default=(), metavar="OP,...", help="Op types that stay in FP32."
-)
+@list_option("--nodes-to-exclude", type=read_words, metavar="NODE,...", help="Nodes that stay in FP32.")
+@list_option("--op-types-to-exclude", type=read_words, metavar="OP,...", help="Op types that stay in FP32.")
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=whole_number(0),
     default=0,
     show_default=True,
     help="Chooses samples, and inputs to try the plan on.",
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=positive_number,
     metavar="S",
     help="Seconds that one step may take (default: the registry's setting).",
 )
 @click.option(
     "--jobs",
-    type=click.IntRange(min=1),
+    type=whole_number(1),
     default=1,
     show_default=True,
     metavar="N",
@@ -148,6 +148,7 @@ def command(
     """
     if percentile is not None and calibration_method != "percentile":
         raise click.UsageError("--percentile belongs to --calibration-method percentile")
+    from modelreg.builders.exclusions import require_known_nodes
     from modelreg.builders.interface import BuildOptions, CalibrationOptions
 
     registry = invocation.open_registry()
@@ -165,17 +166,12 @@ def command(
         seed=seed,
         timeout_s=timeout or registry.home.settings.build_timeout_s,
     )
-    wanted = Wanted(version=_find_version(registry, reference), targets=targets, precisions=precisions)
+    version = find_version(registry, reference)
+    require_known_nodes(version, nodes_to_exclude, registry.storage)
+    wanted = Wanted(version=version, targets=targets, precisions=precisions)
     cells = choose_cells(registry, wanted, toolchains, options, rebuild=rebuild)
     if profiles and all(request.cell.target == "cpu" for request in cells.requests):
         raise UsageError("profiles are for TensorRT, and nothing of it is built here", hint="Leave the shapes out.")
     if dry_run:
         return preview(invocation, registry, cells)
     return build_all(invocation, registry, cells, jobs=jobs)
-
-
-def _find_version(registry: Registry, reference: ModelReference) -> VersionRecord:
-    from modelreg.registry.versions import get_version
-
-    with registry.database.read() as connection:
-        return get_version(connection, reference)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from modelreg.cli.render import number, size
+from modelreg.cli.render import count, number, size
 from modelreg.cli.tables import Column, print_table
 from modelreg.registry.clock import iso
 
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 
 _SHOWN_SAMPLES = 5
 _SHOWN_NODES = 5
+_OUTCOMES = {
+    "pass": "passed",
+    "fail": "failed",
+    "error": "could not run",
+    "inconclusive": "inconclusive",
+    "skipped": "skipped",
+}
+_NOT_RUN = ("inconclusive", "skipped")
 
 
 def say_realised(engine: EngineRecord) -> str:
@@ -43,10 +52,22 @@ def explain_realised(engine: EngineRecord) -> str:
     return "; ".join(parts)
 
 
-def count_passed(validation: ValidationRecord) -> str:
-    """Return how many of the gates pass."""
-    passed = sum(gate.outcome == "pass" for gate in validation.gates)
-    return f"{passed}/{len(validation.gates)}"
+def count_outcomes(gates: Sequence[GateResult]) -> str:
+    """Return how many gates came to what, for example `5 pass, 2 skipped`."""
+    counts = Counter(str(gate.outcome) for gate in gates)
+    return ", ".join(f"{number_of} {outcome}" for outcome, number_of in counts.items()) or "-"
+
+
+def say_outcomes(gates: Sequence[GateResult]) -> str:
+    """Return the same as a sentence with the reasons of what did not run: a skipped gate is no failure."""
+    parts: list[str] = []
+    for outcome, word in _OUTCOMES.items():
+        of_this = [gate for gate in gates if gate.outcome == outcome]
+        if of_this:
+            said = f"{len(of_this)} {word}" if parts else f"{count(len(of_this), 'gate')} {word}"
+            reasons = "; ".join(dict.fromkeys(gate.reason for gate in of_this if gate.reason))
+            parts.append(f"{said} ({reasons})" if reasons and outcome in _NOT_RUN else said)
+    return ", ".join(parts) or "no gate ran"
 
 
 def engine_document(engine: EngineRecord) -> Json:
@@ -99,7 +120,7 @@ def print_engines(candidates: Sequence[Candidate], validations: dict[int, Valida
         Column(header="REALISED", folds=True),
         Column(header="SIZE", right=True),
         Column(header="VERDICT"),
-        Column(header="GATES", right=True),
+        Column(header="GATES", folds=True),
     )
     rows = [_engine_row(candidate, validations.get(candidate.engine.id)) for candidate in candidates]
     print_table(columns, rows, no_color=no_color)
@@ -112,7 +133,7 @@ def _engine_row(candidate: Candidate, validation: ValidationRecord | None) -> tu
         return (*cell, str(engine.status), "-", "-", "-")
     judged = ("none", "-")
     if validation is not None:
-        judged = ("stale" if candidate.is_stale else str(validation.verdict), count_passed(validation))
+        judged = ("stale" if candidate.is_stale else str(validation.verdict), count_outcomes(validation.gates))
     return (*cell, say_realised(engine), size(engine.size_bytes), *judged)
 
 
@@ -143,11 +164,11 @@ def print_gates(judged: Sequence[tuple[EngineRecord, Sequence[GateResult]]], *, 
 
 def explain_gate(gate: GateResult) -> str:
     """Return one sentence on a gate that did not pass: the output, the reason, and the worst samples."""
-    parts = [f"{gate.gate} of {gate.subject}: {gate.reason or _say_limit(gate)}"]
-    if gate.worst_samples:
-        shown = ", ".join(str(index) for index in gate.worst_samples[:_SHOWN_SAMPLES])
-        parts.append(f"worst samples {shown}")
-    return "; ".join(parts)
+    name, reason = f"{gate.gate} of {gate.subject}", gate.reason or _say_limit(gate)
+    text = reason if reason.startswith(name) else f"{name}: {reason}"
+    if not gate.worst_samples or "worst samples" in reason:
+        return text
+    return f"{text}; worst samples {', '.join(str(index) for index in gate.worst_samples[:_SHOWN_SAMPLES])}"
 
 
 def _say_limit(gate: GateResult) -> str:

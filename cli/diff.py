@@ -8,9 +8,9 @@ import click
 
 from modelreg.cli.context import Invocation, Registry
 from modelreg.cli.options import make_command, read_reference
-from modelreg.cli.render import print_document, print_line, size
+from modelreg.cli.render import print_document, print_line, shorten_digests, size
 from modelreg.cli.tables import Column, print_table
-from modelreg.registry.errors import NotFoundError
+from modelreg.cli.versions import read_version
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 def command(invocation: Invocation, *, left: ModelReference, right: ModelReference) -> None:
     """Compare two versions: source, signature, opset, node counts, engines, gates and sizes.
 
-    Two channels are compared by what they serve.
+    Two channels are compared by what they serve. With -v, digests are whole and nothing is left out.
     """
-    from modelreg.registry.differences import compare_facts
+    from modelreg.registry.differences import as_json, compare_facts
 
     registry = invocation.open_registry()
     served = left.channel is not None and right.channel is not None
@@ -44,22 +44,25 @@ def command(invocation: Invocation, *, left: ModelReference, right: ModelReferen
             {
                 "left": str(left),
                 "right": str(right),
-                "differences": [{"field": d.field, "left": d.left, "right": d.right} for d in differences],
+                "differences": [
+                    {"field": d.field, "left": as_json(d.field, d.left), "right": as_json(d.field, d.right)}
+                    for d in differences
+                ],
             }
         )
     elif not differences:
         print_line(f"{left} and {right} do not differ")
     else:
-        _print(differences, left, right, no_color=invocation.no_color)
+        _print(differences, left, right, verbose=invocation.verbose, no_color=invocation.no_color)
 
 
 def _read_version(registry: Registry, reference: ModelReference) -> dict[str, str]:
-    from modelreg.registry import engines, validations, versions
+    from modelreg.registry import engines, validations
     from modelreg.registry.differences import engine_facts, source_facts
     from modelreg.registry.promotion import EngineStanding
 
     with registry.database.read() as connection:
-        version = versions.get_version(connection, reference)
+        version = read_version(connection, reference)
         built = engines.current_engines(connection, version_id=version.id)
         newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in built])
     standings = [EngineStanding(engine=engine, validation=newest.get(engine.id)) for engine in built]
@@ -69,22 +72,29 @@ def _read_version(registry: Registry, reference: ModelReference) -> dict[str, st
 def _read_release(registry: Registry, reference: ModelReference) -> dict[str, str]:
     from modelreg.registry.differences import manifest_facts
     from modelreg.registry.manifest import parse_manifest
+    from modelreg.registry.suggestions import no_active_release
 
     assert reference.channel is not None
     pointer = registry.storage.read_pointer(reference.model, reference.channel)
     if pointer is None:
-        raise NotFoundError(f"{reference} has no active release", hint=f"Run `modelreg history {reference.model}`.")
+        raise no_active_release(reference.model, reference.channel, served=registry.storage.list_channels())
     manifest = parse_manifest(registry.storage.read_manifest(pointer.release), where=pointer.release[:12])
     return manifest_facts(manifest)
 
 
-def _print(differences: list[Difference], left: ModelReference, right: ModelReference, *, no_color: bool) -> None:
+def _print(
+    differences: list[Difference], left: ModelReference, right: ModelReference, *, verbose: bool, no_color: bool
+) -> None:
     columns = (
         Column(header="WHAT", folds=True),
         Column(header=str(left), folds=True),
         Column(header=str(right), folds=True),
     )
-    rows = [(d.field, _shorten(d.field, d.left), _shorten(d.field, d.right)) for d in differences if not _is_implied(d)]
+    rows = [
+        (d.field, _say(d.field, d.left, verbose=verbose), _say(d.field, d.right, verbose=verbose))
+        for d in differences
+        if verbose or not _is_implied(d)
+    ]
     print_table(columns, rows, no_color=no_color)
 
 
@@ -95,9 +105,8 @@ def _is_implied(difference: Difference) -> bool:
     return is_detail and not (difference.left and difference.right)
 
 
-def _shorten(field: str, value: str) -> str:
+def _say(field: str, value: str, *, verbose: bool) -> str:
     """Return `-` for nothing, of a digest its first digits, and a size in units."""
     if value.isdigit() and field.endswith(("size", "bytes")):
         return size(int(value))
-    is_digest = len(value) == 64 and all(digit in "0123456789abcdef" for digit in value)
-    return value[:12] if is_digest else value or "-"
+    return (value if verbose else shorten_digests(value)) or "-"

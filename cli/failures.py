@@ -52,9 +52,7 @@ def tell_foreign(error: BaseException) -> Failure:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return Failure(kind="interrupted", message="interrupted", exit_code=EXIT_INTERRUPTED)
     if isinstance(error, click.ClickException):
-        return Failure(
-            kind="usage", message=_plain(error.format_message()), exit_code=EXIT_USAGE, hint=_usage_hint(error)
-        )
+        return Failure(kind="usage", message=_usage_message(error), exit_code=EXIT_USAGE, hint=_usage_hint(error))
     if isinstance(error, OSError):
         what = error.strerror or str(error)
         where = f"{error.filename}: " if error.filename else ""
@@ -119,6 +117,19 @@ def _plain(message: str) -> str:
     return text[:1].lower() + text[1:]
 
 
+def _usage_message(error: click.ClickException) -> str:
+    missing = _missing_option(error)
+    return _plain(error.format_message()) if missing is None else f"missing option {missing.opts[0]!r}"
+
+
+def _missing_option(error: click.ClickException) -> click.Option | None:
+    option = error.param if isinstance(error, click.MissingParameter) else None
+    return option if isinstance(option, click.Option) else None
+
+
 def _usage_hint(error: click.ClickException) -> str:
+    missing = _missing_option(error)
+    if missing is not None:
+        return f"Add {missing.opts[0]} {missing.metavar or 'VALUE'}."
     context = error.ctx if isinstance(error, click.UsageError) else None
     return "" if context is None else f"Run `{context.command_path} --help`."

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from modelreg.cli.context import Invocation, open_database_if_usable, open_store
-from modelreg.cli.options import make_command, read_channel_name, read_reference
-from modelreg.cli.render import print_document, print_warning, when
+from modelreg.cli.options import choose_channel, make_command, read_channel_name, read_reference, whole_number
+from modelreg.cli.render import print_document, print_note, print_warning, when
 from modelreg.cli.tables import Column, print_table
 from modelreg.registry.clock import iso
-from modelreg.registry.errors import NotFoundError, UsageError
+from modelreg.registry.errors import NotFoundError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
@@ -64,21 +64,17 @@ class _Generation:
 )
 @click.argument("reference", type=read_reference, metavar="NAME[@CHANNEL]")
 @click.option("--channel", type=read_channel_name, metavar="CHANNEL", help="Only this channel.")
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most this many per channel."
-)
-@click.option("--before", type=click.IntRange(min=1), metavar="GENERATION", help="Only generations before this one.")
+@click.option("--limit", type=whole_number(1), default=50, show_default=True, help="At most this many per channel.")
+@click.option("--before", type=whole_number(1), metavar="GENERATION", help="Only generations before this one.")
 @click.pass_obj
 def command(
     invocation: Invocation, *, reference: ModelReference, channel: str | None, limit: int, before: int | None
 ) -> None:
     """Show every promotion and rollback of a model, newest first: who, when, why, and which one is active.
 
-    Where the database is gone, the store's own history is shown.
+    Where the database is gone, the store's own history is shown. With -v, the release's whole digest too.
     """
-    wanted = channel or reference.channel
-    if reference.version is not None or reference.digest is not None or wanted != (reference.channel or wanted):
-        raise UsageError("history takes a model or NAME@CHANNEL, and one channel at most")
+    wanted = choose_channel(reference, channel)
     home = invocation.find_home()
     storage = open_store(home)
     database = open_database_if_usable(home, doing="history is read")
@@ -98,7 +94,16 @@ def command(
     if invocation.as_json:
         print_document({"model": model, "generations": [row.to_json() for row in rows]})
         return
-    _print(rows, no_color=invocation.no_color)
+    if not rows:
+        print_note(_say_nothing(model, channels, before))
+        return
+    _print(rows, verbose=invocation.verbose, no_color=invocation.no_color)
+
+
+def _say_nothing(model: str, channels: list[str], before: int | None) -> str:
+    if channels and before is not None:
+        return f"no generation before {before}"
+    return f"nothing of {model} was promoted yet: modelreg promote {model}:VERSION --to CHANNEL"
 
 
 def _find_channels(storage: Storage, database: Database | None, model: str) -> list[str]:
@@ -173,8 +178,8 @@ def _read_database(
     ]
 
 
-def _print(rows: list[_Generation], *, no_color: bool) -> None:
-    columns = (
+def _print(rows: list[_Generation], *, verbose: bool, no_color: bool) -> None:
+    columns = [
         Column(header=""),
         Column(header="CHANNEL"),
         Column(header="GEN", right=True),
@@ -183,11 +188,12 @@ def _print(rows: list[_Generation], *, no_color: bool) -> None:
         Column(header="WHEN (UTC)"),
         Column(header="WHO", folds=True),
         Column(header="WHY", folds=True),
-    )
+        *([Column(header="RELEASE")] if verbose else []),
+    ]
     print_table(
         columns,
         [
-            (
+            [
                 "*" if row.active else "",
                 row.channel,
                 str(row.generation),
@@ -196,7 +202,8 @@ def _print(rows: list[_Generation], *, no_color: bool) -> None:
                 when(row.at),
                 row.actor,
                 _say_why(row),
-            )
+                *([row.release] if verbose else []),
+            ]
             for row in rows
         ],
         no_color=no_color,

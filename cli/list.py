@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modelreg.cli.context import Invocation, Registry
-from modelreg.cli.options import make_command, read_model_name
+from modelreg.cli.options import make_command, read_model_name, whole_number
 from modelreg.cli.render import print_document, print_note, short, when
 from modelreg.cli.tables import Column, print_table
 from modelreg.registry.clock import iso
@@ -15,6 +15,10 @@ from modelreg.registry.clock import iso
 if TYPE_CHECKING:
     from modelreg.registry.records import VersionRecord
     from modelreg.registry.words import Json
+
+
+_DETAILS = ("BY", "TAGS")
+"""The columns that -v adds to a model's versions."""
 
 
 @make_command(
@@ -26,11 +30,14 @@ if TYPE_CHECKING:
     """,
 )
 @click.argument("name", type=read_model_name, required=False)
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most this many versions.")
-@click.option("--before", type=click.IntRange(min=1), metavar="VERSION", help="Only versions before this one.")
+@click.option("--limit", type=whole_number(1), default=100, show_default=True, help="At most this many versions.")
+@click.option("--before", type=whole_number(1), metavar="VERSION", help="Only versions before this one.")
 @click.pass_obj
 def command(invocation: Invocation, *, name: str | None, limit: int, before: int | None) -> None:
-    """List the models, or with NAME the versions of one model, newest first."""
+    """List the models, or with NAME the versions of one model, newest first.
+
+    With -v, whole digests, who registered a version, its tags, and the generations of channels are shown.
+    """
     registry = invocation.open_registry()
     if name is None:
         _list_models(invocation, registry)
@@ -70,12 +77,19 @@ def _list_models(invocation: Invocation, registry: Registry) -> None:
         Column(header="NEWEST", right=True),
         Column(header="ACTIVE", folds=True),
     )
-    rows = [(model.name, str(model.versions), str(model.newest), _say_channels(model.channels)) for model in models]
+    rows = [
+        (model.name, str(model.versions), str(model.newest), _say_channels(model.channels, verbose=invocation.verbose))
+        for model in models
+    ]
     print_table(columns, rows, no_color=invocation.no_color)
 
 
-def _say_channels(channels: dict[str, tuple[int, int]]) -> str:
-    return ", ".join(f"{name} {version}" for name, (version, _) in sorted(channels.items())) or "-"
+def _say_channels(channels: dict[str, tuple[int, int]], *, verbose: bool) -> str:
+    said = [
+        f"{name} {version}" + (f" (generation {generation})" if verbose else "")
+        for name, (version, generation) in sorted(channels.items())
+    ]
+    return ", ".join(said) or "-"
 
 
 def _list_versions(invocation: Invocation, registry: Registry, name: str, *, limit: int, before: int | None) -> None:
@@ -97,26 +111,33 @@ def _list_versions(invocation: Invocation, registry: Registry, name: str, *, lim
             }
         )
         return
+    details = _DETAILS if invocation.verbose else ()
     columns = (
         Column(header="VERSION", right=True),
         Column(header="SOURCE"),
         Column(header="REGISTERED (UTC)"),
         Column(header="ACTIVE ON", folds=True),
         Column(header="MESSAGE", folds=True),
+        *(Column(header=header, folds=True) for header in details),
     )
     rows = [
         (
             str(version.number),
-            short(version.source.digest),
+            version.source.digest if details else short(version.source.digest),
             when(version.created_at),
             ", ".join(active.get(version.number, [])) or "-",
             version.message or "-",
+            *((version.created_by, _say_tags(version)) if details else ()),
         )
         for version in versions
     ]
     print_table(columns, rows, no_color=invocation.no_color)
     if full:
         print_note(f"older ones: modelreg list {name} --before {versions[-1].number}")
+
+
+def _say_tags(version: VersionRecord) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(version.tags.items())) or "-"
 
 
 def _version_document(version: VersionRecord, active: dict[int, list[str]]) -> Json:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from modelreg.cli.context import Invocation
+from modelreg.registry.errors import UsageError
 from modelreg.registry.references import ModelReference, check_name, parse_reference
 
 if TYPE_CHECKING:
@@ -76,6 +78,52 @@ def _indent(examples: str) -> str:
     return "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
 
 
+def whole_number(minimum: int) -> Callable[[str], int]:
+    """Return what reads a whole number of at least `minimum`; unlike click's, it says in words what is wrong."""
+
+    def number(value: str) -> int:
+        try:
+            found = int(value)
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is not a whole number") from None
+        if found < minimum:
+            raise click.BadParameter(f"{found} is below {minimum}")
+        return found
+
+    return number
+
+
+def positive_number(value: str) -> float:
+    """Read a number above zero."""
+    try:
+        found = float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a number") from None
+    if not 0 < found < math.inf:
+        raise click.BadParameter(f"{value} is not a number above 0")
+    return found
+
+
+def list_option(
+    *names: str, type: Callable[[str], tuple[Any, ...]], default: Sequence[str] = (), metavar: str, help: str
+) -> Callable[[F], F]:
+    """Return an option of comma-separated words that may be repeated: what is given each time adds up."""
+
+    def add_up(_ctx: click.Context, _parameter: click.Parameter, values: tuple[tuple[Any, ...], ...]) -> Any:
+        return tuple(dict.fromkeys(word for words in values for word in words))
+
+    return click.option(
+        *names,
+        type=type,
+        multiple=True,
+        default=tuple(default),
+        show_default=bool(default),
+        callback=add_up,
+        metavar=metavar,
+        help=help,
+    )
+
+
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 
 message_option = click.option("-m", "--message", default="", metavar="TEXT", help="Why; kept in the history.")
@@ -85,7 +133,7 @@ def expect_current_option(command: F) -> F:
     """Add `--expect-current`."""
     return click.option(
         "--expect-current",
-        type=click.IntRange(min=0),
+        type=whole_number(0),
         metavar="GENERATION",
         help="Refuse (exit 4) unless the channel is at this generation; 0: nothing may be active.",
     )(command)
@@ -106,13 +154,11 @@ def read_channel_name(value: str) -> str:
     return check_name(value, what="channel")
 
 
-def read_words(value: str | tuple[str, ...]) -> tuple[str, ...]:
+def read_words(value: str) -> tuple[str, ...]:
     """Read comma-separated words; white space around them is dropped, an empty word is refused."""
-    if isinstance(value, tuple):  # a default
-        return value
     words = tuple(word.strip() for word in value.split(","))
     if not all(words):
-        raise click.BadParameter(f"{value!r} has an empty word")
+        raise click.BadParameter(f"{value!r} has a comma with nothing beside it" if "," in value else "it is empty")
     return tuple(dict.fromkeys(words))
 
 
@@ -126,7 +172,7 @@ def read_precision(value: str) -> Precision:
         raise click.BadParameter(f"{value!r} is not one of {', '.join(Precision)}") from None
 
 
-def read_precisions(value: str | tuple[str, ...]) -> tuple[Precision, ...]:
+def read_precisions(value: str) -> tuple[Precision, ...]:
     """Read comma-separated precisions, in the order given."""
     return tuple(read_precision(word) for word in read_words(value))
 
@@ -150,7 +196,7 @@ def profile_options(command: F) -> F:
     number = click.option(
         "--profile",
         "numbers",
-        type=click.IntRange(min=0),
+        type=whole_number(0),
         multiple=True,
         metavar="N",
         help="Number of the profile that the shapes beside it are of.",
@@ -165,6 +211,22 @@ def _pair_profiles(given: dict[str, tuple[Any, ...]]) -> tuple[ProfileShapes, ..
     from modelreg.builders.profiles import pair_profiles
 
     return pair_profiles(**given)
+
+
+def choose_channel(reference: ModelReference, channel: str | None) -> str | None:
+    """
+    Return the channel that NAME@CHANNEL and `--channel` name together, or None where neither does.
+
+    Raises:
+        UsageError: They name two, or the reference names a version.
+    """
+    if reference.version is not None or reference.digest is not None:
+        raise UsageError(
+            f"{reference} names a version, and a model's channel is meant", hint=f"Write {reference.model}@CHANNEL."
+        )
+    if None not in (channel, reference.channel) and channel != reference.channel:
+        raise UsageError(f"{reference} and --channel {channel} name two channels", hint="Leave one of them out.")
+    return channel or reference.channel
 
 
 def read_tag(value: str) -> tuple[str, str]:

@@ -89,6 +89,10 @@ class Board(Protocol):
         """Show that `label` is at work until the end of the block."""
         ...
 
+    def pass_over(self, note: str) -> None:
+        """Say why a step needs no work; it counts as done."""
+        ...
+
 
 class _LiveBoard:
     """A bar for each step at work, and one for all of them."""
@@ -111,9 +115,17 @@ class _LiveBoard:
         try:
             yield tell
         finally:
-            progress.remove_task(task)
-            if self._all is not None:
-                progress.advance(self._all)
+            if self._all is not None:  # a step alone goes with the whole view
+                progress.remove_task(task)
+            self._count_one()
+
+    def pass_over(self, note: str) -> None:
+        print_note(note)
+        self._count_one()
+
+    def _count_one(self) -> None:
+        if self._all is not None:
+            self._progress.advance(self._all)
 
 
 class _LineBoard:
@@ -126,6 +138,9 @@ class _LineBoard:
     def step(self, label: str) -> Iterator[Tell]:
         print_note(f"{label} ...")
         yield _Lines(label if self._verbose else "")
+
+    def pass_over(self, note: str) -> None:
+        print_note(note)
 
 
 class _Lines:

@@ -11,6 +11,7 @@ from modelreg.cli.context import Invocation, open_database, open_releases, open_
 from modelreg.cli.options import (
     dry_run_option,
     expect_current_option,
+    list_option,
     make_command,
     message_option,
     read_channel_name,
@@ -37,12 +38,19 @@ if TYPE_CHECKING:
     """,
 )
 @click.argument("reference", type=read_reference, metavar="REF")
-@click.option("--to", "channel", type=read_channel_name, required=True, metavar="CHANNEL", help="The channel to move.")
 @click.option(
+    "--to",
+    "--channel",
+    "channel",
+    type=read_channel_name,
+    required=True,
+    metavar="CHANNEL",
+    help="The channel to move.",
+)
+@list_option(
     "--target",
     "targets",
     type=read_words,
-    default=(),
     metavar="T,...",
     help="The targets to serve (default: what the channel requires, else all that are built or active).",
 )

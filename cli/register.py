@@ -3,62 +3,32 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from modelreg.cli.context import Invocation, Registry
-from modelreg.cli.options import dry_run_option, make_command, message_option, read_model_name, read_tag
+from modelreg.cli.golden_sources import GoldenSource, PreparedGolden, prepare_golden
+from modelreg.cli.next_steps import print_next
+from modelreg.cli.options import (
+    dry_run_option,
+    make_command,
+    message_option,
+    positive_number,
+    read_model_name,
+    read_tag,
+    whole_number,
+)
 from modelreg.cli.progress import Reporter, interrupted_by_sigterm
-from modelreg.cli.render import count, print_document, print_line, print_note, print_warning, short, size
+from modelreg.cli.render import count, print_document, print_line, print_warning, short, size
 from modelreg.cli.versions import source_document, version_document
-from modelreg.registry.errors import UsageError
+from modelreg.registry.errors import NotFoundError
+from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
     from modelreg.registry.records import GoldenSetRecord, VersionRecord
     from modelreg.registry.sources.inspect import InspectedSource
-    from modelreg.registry.words import Json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reference:
-    """Where the golden set comes from: a file, or a PyTorch reference with its inputs."""
-
-    golden: Path | None
-    reference: str | None
-    weights: Path | None
-    inputs: str | None
-    activations: bool
-    seed: int | None
-
-    def check(self) -> None:
-        """Refuse options that contradict each other."""
-        if self.golden is not None and self.reference is not None:
-            raise UsageError("--golden and --reference exclude each other")
-        if self.reference is not None and self.inputs is None:
-            raise UsageError(
-                "--reference needs --inputs", hint="Give an npz, npy or safetensors file, or FILE.py:iterator."
-            )
-        belonging = {
-            "--weights": self.weights is not None,
-            "--inputs": self.inputs is not None,
-            "--activations": self.activations,
-            "--seed": self.seed is not None,
-        }
-        if self.reference is None and any(belonging.values()):
-            given = next(name for name, is_given in belonging.items() if is_given)
-            raise UsageError(f"{given} belongs to --reference", hint="Add --reference FILE.py:factory.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Golden:
-    """A checked golden set in its canonical form, not yet stored."""
-
-    path: Path
-    samples: int
-    origin: Json
 
 
 @make_command(
@@ -92,7 +62,13 @@ class _Golden:
     "--inputs", metavar="FILE", help="Inputs for the reference: .npz, .npy, .safetensors or FILE.py:iterator."
 )
 @click.option("--activations", is_flag=True, help="Keep every layer's output of the reference too.")
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of the reference.  [default: 0]")
+@click.option("--seed", type=whole_number(0), help="Seed of the reference.  [default: 0]")
+@click.option(
+    "--timeout",
+    type=positive_number,
+    metavar="S",
+    help="Seconds that the reference may take (default: the registry's setting).",
+)
 @message_option
 @click.option("--tag", "tags", type=read_tag, multiple=True, metavar="KEY=VALUE", help="A tag; may be repeated.")
 @dry_run_option
@@ -108,6 +84,7 @@ def command(
     inputs: str | None,
     activations: bool,
     seed: int | None,
+    timeout: float | None,
     message: str,
     tags: tuple[tuple[str, str], ...],
     dry_run: bool,
@@ -115,10 +92,17 @@ def command(
     """Register MODEL.onnx, with its external data, as a version of NAME.
 
     The same bytes give the same version back. With --reference or --golden, the version gets a golden set: inputs
-    and the outputs that every engine is compared with. Everything is checked before anything is written.
+    and the outputs that every engine is compared with. Everything is checked before anything is written. With -v, what
+    the reference prints is shown.
     """
-    wanted = _Reference(
-        golden=golden, reference=reference, weights=weights, inputs=inputs, activations=activations, seed=seed
+    wanted = GoldenSource(
+        golden=golden,
+        reference=reference,
+        weights=weights,
+        inputs=inputs,
+        activations=activations,
+        seed=seed,
+        timeout_s=timeout,
     )
     wanted.check()
     from modelreg.registry.sources.inspect import inspect_source
@@ -128,9 +112,16 @@ def command(
     reporter = invocation.reporter()
     inspected = inspect_source(model)
     with interrupted_by_sigterm(), tempfile.TemporaryDirectory(prefix="modelreg-register-") as folder:
-        prepared = _prepare_golden(wanted, inspected, Path(folder), reporter)
+        prepared = prepare_golden(
+            wanted,
+            inspected,
+            Path(folder),
+            reporter,
+            timeout_s=registry.home.settings.build_timeout_s,
+            verbose=invocation.verbose,
+        )
         if dry_run:
-            _print_preview(invocation, name, inspected, prepared)
+            _print_preview(invocation, registry, name, inspected, prepared)
             return
         version, created, kept = _record(
             registry, reporter, name, inspected, prepared, message=message, tags=dict(tags)
@@ -139,48 +130,7 @@ def command(
         print_warning(warning)
     if not created and (message or tags):
         print_warning(f"{version.reference} keeps its own message and tags: it was registered before")
-    _print_registered(invocation, version, created=created, golden=kept)
-
-
-def _prepare_golden(wanted: _Reference, inspected: InspectedSource, folder: Path, reporter: Reporter) -> _Golden | None:
-    """Check the golden set, or make it, before anything is stored."""
-    path = folder / "golden.safetensors"
-    if wanted.golden is not None:
-        return _take_golden(wanted.golden, inspected, path)
-    if wanted.reference is None:
-        return None
-    from modelreg.validators.torch_reference import capture_reference
-
-    assert wanted.inputs is not None
-    done = 0
-    with reporter.step("running the reference") as tell:
-
-        def add(samples: int) -> None:
-            nonlocal done
-            done += samples
-            tell(None, f"{done} samples")
-
-        origin = capture_reference(
-            reference=wanted.reference,
-            weights=wanted.weights,
-            inputs=wanted.inputs,
-            signature=inspected.signature,
-            seed=wanted.seed or 0,
-            activations=wanted.activations,
-            destination=path,
-            progress=add,
-        )
-    return _Golden(path=path, samples=origin["samples"], origin=origin)
-
-
-def _take_golden(source: Path, inspected: InspectedSource, path: Path) -> _Golden:
-    from modelreg.registry.tensor_sets import open_tensor_set
-    from modelreg.validators.golden import check_golden, write_golden
-
-    with open_tensor_set(source) as tensors:
-        checked = check_golden(tensors, inspected.signature)
-        write_golden(tensors, path)
-    return _Golden(path=path, samples=checked.samples, origin={"kind": "file", "file": source.name})
+    _print_registered(invocation, registry, version, created=created, golden=kept)
 
 
 def _record(
@@ -188,7 +138,7 @@ def _record(
     reporter: Reporter,
     name: str,
     inspected: InspectedSource,
-    prepared: _Golden | None,
+    prepared: PreparedGolden | None,
     *,
     message: str,
     tags: dict[str, str],
@@ -220,21 +170,49 @@ def _record(
     return version, created, golden
 
 
-def _print_preview(invocation: Invocation, name: str, inspected: InspectedSource, prepared: _Golden | None) -> None:
+def _find_known(registry: Registry, name: str, inspected: InspectedSource) -> str | None:
+    """Return the version that these bytes are already, as `NAME:VERSION`."""
+    from modelreg.registry.sources.ingest import hash_source
+    from modelreg.registry.versions import get_version
+
+    reference = ModelReference(model=name, digest=hash_source(inspected))
+    with registry.database.read() as connection:
+        try:
+            return get_version(connection, reference).reference
+        except NotFoundError:
+            return None
+
+
+def _print_preview(
+    invocation: Invocation, registry: Registry, name: str, inspected: InspectedSource, prepared: PreparedGolden | None
+) -> None:
+    known = _find_known(registry, name, inspected)
     if invocation.as_json:
         samples = None if prepared is None else prepared.samples
         print_document(
-            {"dry_run": True, "model": name, "source": source_document(inspected), "golden_samples": samples}
+            {
+                "dry_run": True,
+                "model": name,
+                "already": known,
+                "source": source_document(inspected),
+                "golden_samples": samples,
+            }
         )
         return
     for warning in inspected.warnings:
         print_warning(warning)
     golden = "no golden set" if prepared is None else f"a golden set of {prepared.samples} samples"
-    print_line(f"would register {name}: {count(len(inspected.files), 'file')}, {size(inspected.size_bytes)}, {golden}")
+    what = f"would register {name}" if known is None else f"is registered already as {known}"
+    print_line(f"{what}: {count(len(inspected.files), 'file')}, {size(inspected.size_bytes)}, {golden}")
 
 
 def _print_registered(
-    invocation: Invocation, version: VersionRecord, *, created: bool, golden: GoldenSetRecord | None
+    invocation: Invocation,
+    registry: Registry,
+    version: VersionRecord,
+    *,
+    created: bool,
+    golden: GoldenSetRecord | None,
 ) -> None:
     if invocation.as_json:
         print_document({"created": created, **version_document(version, golden)})
@@ -248,5 +226,4 @@ def _print_registered(
         print_line(f"  golden set {short(golden.digest)}, {golden.samples} samples")
     for reason in version.source.unbuildable:
         print_line(f"  cannot be built: {reason}")
-    if not version.source.unbuildable:
-        print_note(f"next: modelreg build {version.reference} --precision fp32")
+    print_next(registry, version)

@@ -9,15 +9,18 @@ import click
 from modelreg.cli.activations import pointer_document, print_activation
 from modelreg.cli.context import Invocation, open_database_if_usable, open_releases, open_store
 from modelreg.cli.options import (
+    choose_channel,
     dry_run_option,
     expect_current_option,
     make_command,
     message_option,
     read_channel_name,
-    read_model_name,
+    read_reference,
+    whole_number,
 )
 from modelreg.cli.render import print_document, print_line, short, size
 from modelreg.registry.errors import UsageError
+from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
     from modelreg.registry.pointers import Pointer
@@ -29,23 +32,22 @@ if TYPE_CHECKING:
     help_line="Bring back the release that was active before.",
     examples="""
     modelreg rollback lenet --channel production -m "too many wrong sevens"
-    modelreg rollback lenet --channel production --to-generation 3
-    modelreg rollback lenet --channel production --drill
+    modelreg rollback lenet@production --to-generation 3
+    modelreg rollback lenet@production --drill
     """,
 )
-@click.argument("model", type=read_model_name, metavar="NAME")
+@click.argument("reference", type=read_reference, metavar="NAME[@CHANNEL]")
 @click.option(
     "--channel",
     "--to",
     "channel",
     type=read_channel_name,
-    required=True,
     metavar="CHANNEL",
     help="The channel to move.",
 )
 @click.option(
     "--to-generation",
-    type=click.IntRange(min=1),
+    type=whole_number(1),
     metavar="N",
     help="Bring back this generation (default: what was active when the current release was promoted).",
 )
@@ -57,8 +59,8 @@ if TYPE_CHECKING:
 def command(
     invocation: Invocation,
     *,
-    model: str,
-    channel: str,
+    reference: ModelReference,
+    channel: str | None,
     to_generation: int | None,
     expect_current: int | None,
     drill: bool,
@@ -69,6 +71,12 @@ def command(
 
     Again goes one further back. It works with the database gone.
     """
+    model, channel = reference.model, choose_channel(reference, channel)
+    if channel is None:
+        raise UsageError(
+            f"no channel of {model} is named",
+            hint=f"Write {model}@CHANNEL, or add --channel CHANNEL; `modelreg show {model}` lists its channels.",
+        )
     if drill and dry_run:
         raise UsageError("--drill and --dry-run exclude each other", hint="--drill re-hashes, --dry-run does not.")
     from modelreg.registry.promotion import RollbackRequest

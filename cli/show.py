@@ -17,10 +17,11 @@ from modelreg.cli.cells import (
     validation_document,
 )
 from modelreg.cli.context import Invocation, Registry
-from modelreg.cli.options import make_command, read_reference
+from modelreg.cli.options import make_command, read_reference, whole_number
 from modelreg.cli.render import count, print_document, print_line, short, size, when
 from modelreg.cli.tables import Column, print_table
 from modelreg.cli.versions import version_document
+from modelreg.registry.errors import NotFoundError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
@@ -36,22 +37,48 @@ if TYPE_CHECKING:
     examples="""
     modelreg show lenet
     modelreg show lenet:2
+    modelreg show lenet:2 --log 4
     modelreg show lenet@production --json
     """,
 )
 @click.argument("reference", type=read_reference, metavar="REF")
+@click.option("--log", "log_of", type=whole_number(1), metavar="ENGINE", help="Print the build log of this engine.")
 @click.pass_obj
-def command(invocation: Invocation, *, reference: ModelReference) -> None:
+def command(invocation: Invocation, *, reference: ModelReference, log_of: int | None) -> None:
     """Show a version: its source, signature, engines, gates and channels; with a bare NAME, what its channels serve.
 
     With -v, every gate of every engine is shown, and what became of its nodes. A verdict is `stale` where promote would
     not go by it: it was reached against another golden set, or under a looser policy than the registry has now.
     """
     registry = invocation.open_registry()
-    if reference == ModelReference(model=reference.model):
+    if log_of is not None:
+        _show_log(invocation, registry, reference, log_of)
+    elif reference == ModelReference(model=reference.model):
         _show_model(invocation, registry, reference.model)
     else:
         _show_version(invocation, registry, reference)
+
+
+def _show_log(invocation: Invocation, registry: Registry, reference: ModelReference, engine_id: int) -> None:
+    """Print what the build of an engine, failed or not, left behind."""
+    from modelreg.registry import engines, versions
+
+    with registry.database.read() as connection:
+        version = versions.get_version(connection, reference)
+        engine = engines.get_engine(connection, engine_id)
+    is_any_version = reference == ModelReference(model=reference.model)
+    if engine.model != version.model or not (is_any_version or engine.version_id == version.id):
+        raise NotFoundError(
+            f"engine {engine_id} is not one of {reference}",
+            hint=f"It is one of {engine.model}:{engine.version}.",
+        )
+    if not engine.log_digest:
+        raise NotFoundError(f"engine {engine_id} has no build log")
+    text = registry.storage.read_blob(engine.log_digest).decode("utf-8", errors="replace")
+    if invocation.as_json:
+        print_document({"engine": engine_id, "log_digest": engine.log_digest, "log": text})
+    else:
+        print_line(text.rstrip("\n"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +193,7 @@ def _print_troubles(facts: _Facts) -> None:
         engine = candidate.engine
         name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
         if engine.error:
-            lines.append(f"{name}: {engine.error}")
+            lines.append(f"{name}: {engine.error}; `modelreg show {facts.version.reference} --log {engine.id}`")
         validation = facts.validations.get(engine.id)
         if candidate.is_stale:
             lines.append(f"{name}: {candidate.reason}; validate it again")

@@ -1,6 +1,7 @@
 """Tables for people: aligned columns without lines; on a terminal folded to its width, at spaces alone.
 
-What goes to a file or a pipe is one line a row, so that `grep` and `awk` find it whole. Not Rich's: importing its tables costs 20 ms, a tenth of `list`. Rich draws the progress bars.
+What goes to a file or a pipe is one line a row, so that `grep` and `awk` find it whole.
+Not Rich's: importing its tables costs 20 ms, a tenth of `list`. Rich draws the progress bars.
 """
 
 from __future__ import annotations

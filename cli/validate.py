@@ -9,19 +9,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modelreg.cli.cells import count_passed, engine_document, explain_gate, print_gates, validation_document
+from modelreg.cli.cells import engine_document, explain_gate, print_gates, say_outcomes, validation_document
 from modelreg.cli.context import Invocation, Registry
 from modelreg.cli.evaluation import fetch_files, make_passes
+from modelreg.cli.next_steps import print_next
 from modelreg.cli.options import (
     dry_run_option,
+    list_option,
     make_command,
     message_option,
     read_precisions,
     read_reference,
     read_words,
+    whole_number,
 )
 from modelreg.cli.progress import Reporter, interrupted_by_sigterm
-from modelreg.cli.render import print_document, print_line, print_note, print_warning, short
+from modelreg.cli.render import print_document, print_line, print_warning, short
+from modelreg.cli.versions import read_version
 from modelreg.registry.errors import GateFailedError, NotFoundError, UsageError
 from modelreg.registry.references import ModelReference
 
@@ -57,11 +61,9 @@ class _Work:
     """,
 )
 @click.argument("reference", type=read_reference, metavar="REF")
-@click.option("--engine", "engine_id", type=click.IntRange(min=1), metavar="ID", help="Only this engine.")
-@click.option(
-    "--precision", "precisions", type=read_precisions, default=(), metavar="P,...", help="Only these precisions."
-)
-@click.option("--target", "targets", type=read_words, default=(), metavar="T,...", help="Only these targets.")
+@click.option("--engine", "engine_id", type=whole_number(1), metavar="ID", help="Only this engine.")
+@list_option("--precision", "precisions", type=read_precisions, metavar="P,...", help="Only these precisions.")
+@list_option("--target", "targets", type=read_words, metavar="T,...", help="Only these targets.")
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
@@ -84,8 +86,8 @@ def command(
 ) -> int:
     """Run the engines of REF over its golden set and compare their outputs with the reference's, gate by gate.
 
-    Exits with 3 unless every engine passes; the verdicts are kept, and promote goes by the newest, unless it was reached
-    under a looser policy than the registry's own.
+    Exits with 3 unless every engine passes; the verdicts are kept, and promote goes by the newest, unless it was
+    reached under a looser policy than the registry's own.
     """
     registry = invocation.open_registry()
     registry.open()
@@ -120,7 +122,7 @@ def command(
         )
     else:
         _print(judged, work.skipped, no_color=invocation.no_color)
-    return _conclude(invocation, work, judged)
+    return _conclude(invocation, registry, work, judged)
 
 
 def _plan(
@@ -137,7 +139,7 @@ def _plan(
     from modelreg.registry import engines, versions
 
     with registry.database.read() as connection:
-        version = versions.get_version(connection, reference)
+        version = read_version(connection, reference)
         list_engines = engines.current_engines if engine_id is None else engines.list_engines
         built = [engine for engine in list_engines(connection, version_id=version.id) if engine.files]
         golden = versions.newest_golden_set(connection, version_id=version.id)
@@ -278,8 +280,8 @@ def _print(
         print_line()
     for engine, validation in judged:
         name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
-        passed = f"{count_passed(validation)} gates"
-        print_line(f"{name}: {validation.verdict}, {passed}, report {short(validation.report_digest)}")
+        outcomes = say_outcomes(validation.gates)
+        print_line(f"{name}: {validation.verdict}: {outcomes}, report {short(validation.report_digest)}")
         for gate in validation.gates:
             if gate.outcome in ("fail", "error"):
                 print_line(f"  {explain_gate(gate)}")
@@ -287,13 +289,15 @@ def _print(
         print_line(f"engine {engine.id} ({engine.target.name} {engine.precision}): skipped, {reason}")
 
 
-def _conclude(invocation: Invocation, work: _Work, judged: list[tuple[EngineRecord, ValidationRecord]]) -> int:
+def _conclude(
+    invocation: Invocation, registry: Registry, work: _Work, judged: list[tuple[EngineRecord, ValidationRecord]]
+) -> int:
     bad = [(engine, validation) for engine, validation in judged if validation.verdict != "pass"]
     reference = work.version.reference
     if not bad and not work.skipped:
         objections = _warn_of_objections(work, judged)
         if not invocation.as_json and not objections:
-            print_note(f"next: modelreg promote {reference} --to production")
+            print_next(registry, work.version)
         return 0
     from modelreg.cli.failures import report_after_result
 

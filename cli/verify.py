@@ -9,10 +9,11 @@ import click
 from modelreg.cli.context import Invocation
 from modelreg.cli.failures import report_after_result
 from modelreg.cli.options import make_command, read_reference
-from modelreg.cli.render import count, print_document, print_line, size
+from modelreg.cli.render import count, print_document, print_line, shorten_digests, size
 from modelreg.cli.tables import Column, print_table
+from modelreg.cli.versions import find_version
 from modelreg.registry.errors import IntegrityError
-from modelreg.registry.references import ModelReference
+from modelreg.registry.references import ModelReference, parse_reference
 
 if TYPE_CHECKING:
     from modelreg.registry.verification import VerificationReport
@@ -44,7 +45,8 @@ def command(invocation: Invocation, *, reference: ModelReference | None, events:
         if reference is None:
             report = verify_registry(registry.database, registry.storage, with_events=events, progress=progress)
         else:
-            report = verify_version(registry.database, registry.storage, reference, progress=progress)
+            found = parse_reference(find_version(registry, reference).reference)
+            report = verify_version(registry.database, registry.storage, found, progress=progress)
     if invocation.as_json:
         print_document(
             {
@@ -80,7 +82,9 @@ def _print(report: VerificationReport, *, no_color: bool) -> None:
             Column(header="WHAT", folds=True),
             Column(header="PROBLEM", folds=True),
         )
-        rows = [(damage.kind, _shorten(damage.subject), damage.problem) for damage in report.damages]
+        rows = [
+            (damage.kind, shorten_digests(damage.subject), shorten_digests(damage.problem)) for damage in report.damages
+        ]
         print_table(columns, rows, no_color=no_color)
         print_line()
     events = "" if report.events is None else f", {count(report.events, 'event')}"
@@ -88,7 +92,3 @@ def _print(report: VerificationReport, *, no_color: bool) -> None:
         (count(report.blobs, "blob"), count(report.releases, "release"), count(report.pointers, "pointer"))
     )
     print_line(f"read {read}{events} ({size(report.size_bytes)}): {len(report.damages) or 'nothing'} damaged")
-
-
-def _shorten(subject: str) -> str:
-    return subject[:12] if len(subject) == 64 else subject

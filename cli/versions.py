@@ -1,15 +1,36 @@
-"""How a version is written as JSON; `register` and `show` share it."""
+"""How a version is found by its reference, and how it is written as JSON; commands share it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from modelreg.cli.render import print_note
 from modelreg.registry.clock import iso
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from modelreg.cli.context import Registry
     from modelreg.registry.records import GoldenSetRecord, SourceInfo, VersionRecord
+    from modelreg.registry.references import ModelReference
     from modelreg.registry.sources.inspect import InspectedSource
     from modelreg.registry.words import Json
+
+
+def find_version(registry: Registry, reference: ModelReference) -> VersionRecord:
+    """Return the version that a reference means, saying which where it names none."""
+    with registry.database.read() as connection:
+        return read_version(connection, reference)
+
+
+def read_version(connection: sa.Connection, reference: ModelReference) -> VersionRecord:
+    """Return the same in a transaction that is open."""
+    from modelreg.registry.versions import get_version
+
+    version = get_version(connection, reference)
+    if str(reference) == reference.model:
+        print_note(f"{reference} means {version.reference}, the newest")
+    return version
 
 
 def source_document(source: SourceInfo | InspectedSource) -> Json:

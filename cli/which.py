@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def command(invocation: Invocation, *, reference: ModelReference, path_only: bool, explain: bool) -> int:
     """Show which engine of the active release this host would load, and why the others not.
 
-    Only the store is read: it works on a server that has no database.
+    Only the store is read: it works on a server that has no database. With -v, whole digests, who promoted it and why.
     """
     if reference.channel is None:
         raise click.UsageError(f"{reference} names no channel, write {reference.model}@CHANNEL")
@@ -49,7 +49,7 @@ def command(invocation: Invocation, *, reference: ModelReference, path_only: boo
         if resolution.path is not None:
             click.echo(str(resolution.path))
     else:
-        _explain(resolution)
+        _explain(resolution, verbose=invocation.verbose)
     if resolution.chosen is not None:
         return 0
     version = f"{reference.model}:{resolution.pointer.version}"
@@ -87,7 +87,7 @@ def _document(resolution: Resolution) -> Json:
     }
 
 
-def _explain(resolution: Resolution) -> None:
+def _explain(resolution: Resolution, *, verbose: bool) -> None:
     pointer = resolution.pointer
     print_line(
         f"{pointer.model}@{pointer.channel} is version {pointer.version}, generation {pointer.generation},"
@@ -95,9 +95,14 @@ def _explain(resolution: Resolution) -> None:
     )
     for overridden in pointer.overridden:
         print_line(f"  gates overridden: {overridden}")
+    if verbose:
+        print_line(f"  release {pointer.release}")
+        print_line(f"  by {pointer.actor}" + (f": {pointer.message}" if pointer.message else ""))
     for found in resolution.candidates:
         mark = "->" if found.engine is resolution.chosen else "  "
         engine = found.engine
         print_line(f"{mark} {engine.target:<8} {engine.precision!s:<5} {engine.backend}: {found.reason}")
+        if verbose:
+            print_line(f"   plan {engine.plan.digest}, recipe {engine.recipe_digest}")
     if resolution.path is not None:
         print_line(f"   {resolution.path}")

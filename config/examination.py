@@ -4,43 +4,50 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from modelreg.config.policy import load_policy
 from modelreg.config.settings import Home
-from modelreg.registry.doctor import Finding, Level
 from modelreg.registry.errors import ModelregError
 from modelreg.registry.words import Precision
 
 _JUDGED = [precision for precision in Precision if precision is not Precision.BEST]
 
 
-def examine_settings(home: Home) -> Finding:
-    """Return whether the settings file is understood."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigProblem:
+    """One file that is not understood, or that nothing ever reads."""
+
+    subject: str
+    message: str
+    hint: str
+
+
+def examine_settings(home: Home) -> ConfigProblem | None:
+    """Return what is wrong with the settings file, or None."""
     try:
         _ = home.settings
     except ModelregError as error:
-        hint = error.hint() or f"Correct {home.config_path}; nothing else was examined."
-        return Finding(level=Level.PROBLEM, check="settings", subject="config.toml", message=str(error), hint=hint)
-    return Finding(level=Level.OK, check="settings", subject="config.toml", message="understood")
+        return ConfigProblem(subject=home.config_path.name, message=str(error), hint=error.hint() or "Correct it.")
+    return None
 
 
-def examine_policies(home: Home, *, models: Collection[str] | None) -> list[Finding]:
+def examine_policies(home: Home, *, models: Collection[str] | None) -> list[ConfigProblem]:
     """
-    Return what is wrong with the registry's policies, or that nothing is: a gate that is misspelled binds nobody.
+    Return what is wrong with the registry's policies: a gate in a file that is misnamed binds nobody.
 
     Args:
         home: The registry.
         models: The names of its models; None where nobody knows them.
     """
     try:
-        problems = list(_examine_folder(home.policies_path, models=models))
+        return list(_examine_folder(home.policies_path, models=models))
     except OSError as error:
-        problems = [_problem(Path(error.filename or home.policies_path), f"cannot be read: {error.strerror}", "")]
-    return problems or [Finding(level=Level.OK, check="policies", subject="registry", message="every file is in force")]
+        return [_problem(Path(error.filename or home.policies_path), f"cannot be read: {error.strerror}", "")]
 
 
-def _examine_folder(policies: Path, *, models: Collection[str] | None) -> Iterator[Finding]:
+def _examine_folder(policies: Path, *, models: Collection[str] | None) -> Iterator[ConfigProblem]:
     if not policies.exists():
         return
     for path in sorted(policies.iterdir()):
@@ -48,7 +55,9 @@ def _examine_folder(policies: Path, *, models: Collection[str] | None) -> Iterat
             yield from _examine_file(path)
             continue
         if models is not None and path.name not in models:
-            yield _problem(path, f"there is no model {path.name!r}, so nothing in it is read", _close(path.name, models))
+            yield _problem(
+                path, f"there is no model {path.name!r}, so nothing in it is read", _close(path.name, models)
+            )
         for inner in sorted(path.iterdir()):
             if inner.is_dir():
                 yield _problem(inner, "is never read: a model's policies have no folders", "Remove it.")
@@ -56,7 +65,7 @@ def _examine_folder(policies: Path, *, models: Collection[str] | None) -> Iterat
                 yield from _examine_file(inner)
 
 
-def _examine_file(path: Path) -> Iterator[Finding]:
+def _examine_file(path: Path) -> Iterator[ConfigProblem]:
     if path.suffix.lower() != ".toml":
         return  # notes, editors' backups
     if path.name not in {f"{precision}.toml" for precision in _JUDGED}:
@@ -80,6 +89,6 @@ def _close(name: str, models: Collection[str]) -> str:
     return f"Did you mean {close[0]!r}? Rename the folder." if close else "Rename the folder, or remove it."
 
 
-def _problem(path: Path, message: str, hint: str) -> Finding:
+def _problem(path: Path, message: str, hint: str) -> ConfigProblem:
     subject = str(Path(*path.parts[-2:])) if path.parent.name == "policies" else str(Path(*path.parts[-3:]))
-    return Finding(level=Level.PROBLEM, check="policies", subject=subject, message=message, hint=hint)
+    return ConfigProblem(subject=subject, message=message, hint=hint)

@@ -6,13 +6,12 @@ the reference does not have fails whatever a policy says, and is no rule here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from modelreg.config.toml import Table, read_toml, require_keys
+from modelreg.config.toml import Table, as_finite, read_toml, require_keys
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import ConfigError
 from modelreg.registry.words import Json, Precision, Word
@@ -251,10 +250,10 @@ def _rule(entry: Table, where: str) -> Rule:
         metric is Metric.MISMATCH_RATE and scope is not Scope.INTEGER
     ):
         raise ConfigError(f"policy {where}: {metric} cannot apply to {scope}", hint=f"It applies to {usual}.")
-    limit = entry["limit"]
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or not math.isfinite(limit):
-        raise ConfigError(f"policy {where}: limit must be a finite number, not {limit!r}")
-    rule = Rule(metric=metric, applies_to=scope, limit=float(limit))
+    limit = as_finite(entry["limit"])
+    if limit is None:
+        raise ConfigError(f"policy {where}: limit must be a finite number, not {entry['limit']!r:.40}")
+    rule = Rule(metric=metric, applies_to=scope, limit=limit)
     if entry.get("comparison", rule.comparison) != rule.comparison:
         raise ConfigError(f"policy {where}: {metric} is compared with {rule.comparison}, not {entry['comparison']!r}")
     return rule

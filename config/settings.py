@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from modelreg.config.toml import Table, read_toml, require_keys
-from modelreg.registry.errors import ConfigError, HomeNotFoundError, StorageError
+from modelreg.config.toml import Table, as_finite, read_toml, require_keys
+from modelreg.registry.errors import ConfigError, HomeNotFoundError, StorageError, UsageError
 from modelreg.registry.references import check_name
 from modelreg.registry.words import Precision
 
 HOME_NAME = ".modelreg"
 _DEFAULTS = Path(__file__).with_name("settings.toml")
 _CONFIG_NAME = "config.toml"
+_CONFIG_HEADER = "# Settings of this registry. Every section is here, commented out, with its defaults."
+_CHANNEL_EXAMPLE = """\
+[channels.production]          # one table for each channel; none by default
+targets = ["cpu"]              # promote refuses unless each of them has an engine that passes"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +92,7 @@ def find_home(explicit: Path | None = None, *, start: Path | None = None) -> Hom
     named = explicit or (Path(value) if (value := os.environ.get("MODELREG_HOME")) else None)
     if named is not None:
         if not (named / _CONFIG_NAME).is_file():
-            raise HomeNotFoundError(f"{named} is not a registry", hint=f"Run: modelreg --home {named} init")
+            raise HomeNotFoundError(f"{named} is not a registry", hint=_say_where(named))
         return Home(named.absolute())
     here = (start or Path.cwd()).absolute()
     for folder in (here, *here.parents):
@@ -97,10 +101,26 @@ def find_home(explicit: Path | None = None, *, start: Path | None = None) -> Hom
     raise HomeNotFoundError(f"no registry in {here} or above it")
 
 
+def _say_where(named: Path) -> str:
+    if (named / HOME_NAME / _CONFIG_NAME).is_file():
+        return f"The registry in it is {named / HOME_NAME}: name that."
+    if named.exists() and not named.is_dir():
+        return "It is a file; name the folder of a registry."
+    return f"Run: modelreg --home {named} init"
+
+
 def new_home_path(explicit: Path | None = None) -> Path:
-    """Return where `init` puts a registry: `explicit`, else MODELREG_HOME, else `.modelreg` here."""
+    """
+    Return where `init` puts a registry: `explicit`, else MODELREG_HOME, else `.modelreg` here.
+
+    Raises:
+        UsageError: It is a file.
+    """
     named = explicit or (Path(value) if (value := os.environ.get("MODELREG_HOME")) else None)
-    return (named or Path.cwd() / HOME_NAME).absolute()
+    path = (named or Path.cwd() / HOME_NAME).absolute()
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file", hint="A registry is a folder: choose another --home.")
+    return path
 
 
 def create_home(path: Path, *, store_url: str | None = None) -> Home:
@@ -123,15 +143,13 @@ def create_home(path: Path, *, store_url: str | None = None) -> Home:
 
 
 def _config_text(store_url: str | None) -> str:
-    store = f"[store]\nurl = {_toml_string(store_url)}\n" if store_url else '# [store]\n# url = "store"\n'
-    return (
-        "# Settings of this registry; what is not set here has its default.\n\n"
-        f"{store}\n"
-        "# [channels.production]\n"
-        '# targets = ["cpu"]        # promote refuses unless each of them has an engine that passes\n\n'
-        "# [promote.preference]\n"
-        '# cpu = ["int8", "fp32", "fp16"]\n'
-    )
+    """Return a settings file with every section commented out, its defaults inside; a store that was named is set."""
+    sections = _DEFAULTS.read_text(encoding="utf-8").strip().split("\n\n")[1:]
+    sections.append(_CHANNEL_EXAMPLE)
+    texts = ["\n".join(f"# {line}" for line in section.splitlines()) for section in sections]
+    if store_url:
+        texts[0] = f"[store]\nurl = {_toml_string(store_url)}"
+    return "\n\n".join([_CONFIG_HEADER, *texts]) + "\n"
 
 
 def _toml_string(text: str) -> str:
@@ -194,9 +212,10 @@ def _text(value: object, where: str) -> str:
 
 
 def _seconds(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise ConfigError(f"{where} must be a number of seconds above 0, found {value!r}")
-    return float(value)
+    seconds = as_finite(value)
+    if seconds is None or seconds <= 0:
+        raise ConfigError(f"{where} must be a number of seconds above 0, found {value!r:.40}")
+    return seconds
 
 
 def _preferences(value: object, where: str) -> dict[str, tuple[Precision, ...]]:

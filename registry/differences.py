@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.manifest import Manifest
 from modelreg.registry.promotion import EngineStanding
 from modelreg.registry.records import SourceInfo
-from modelreg.registry.words import EngineStatus
+from modelreg.registry.words import EngineStatus, Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class Difference:
     left: str
     right: str
 
+
+_COUNTS = ("size", "parameter bytes", "IR version")
 
 Facts = Mapping[str, str]
 """Field -> value as text, in the order to be shown."""
@@ -33,6 +36,25 @@ def compare_facts(left: Facts, right: Facts) -> list[Difference]:
         for field in fields
         if left.get(field, "") != right.get(field, "")
     ]
+
+
+def as_json(field: str, value: str) -> str | int | Json | None:
+    """Return a fact for programs: a count as a number, a gate with what was measured, and None for an absent side."""
+    if not value:
+        return None
+    if " gate " in field:
+        outcome, _, measured = value.partition(" ")
+        return {"outcome": outcome, "measured": _as_number(measured)}
+    if value.isdigit() and (field in _COUNTS or field.startswith(("opset ", "nodes ")) or field.endswith(" size")):
+        return int(value)
+    return value
+
+
+def _as_number(text: str) -> float | str | None:
+    """Return a measurement; one that is not finite stays text, since JSON has no number for it."""
+    if not text:
+        return None
+    return float(text) if isfinite(float(text)) else text
 
 
 def source_facts(source: SourceInfo) -> dict[str, str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
+
+_CHUNK_BYTES = 1 << 20
 
 
 def canonical_json(body: Any) -> bytes:
@@ -21,6 +24,15 @@ def canonical_json(body: Any) -> bytes:
 def sha256_hex(data: bytes) -> str:
     """Return the SHA-256 of `data` as 64 hex digits."""
     return hashlib.sha256(data).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, read a part at a time; raises OSError where it cannot be read."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def json_digest(body: Any) -> str:

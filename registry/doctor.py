@@ -10,8 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modelreg.registry import blobs, events, releases
+from modelreg.registry.chains import HISTORY_HINT, find_history_faults
 from modelreg.registry.database import Database
-from modelreg.registry.errors import ForeignReleaseError, IntegrityError, ModelregError
+from modelreg.registry.errors import (
+    BusyError,
+    DatabaseError,
+    ForeignReleaseError,
+    IntegrityError,
+    ModelregError,
+    StorageError,
+)
 from modelreg.registry.manifest import parse_manifest
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.settling import (
@@ -180,13 +188,30 @@ class Doctor:
             )
             for generation in reserved
         ]
+        findings += self._history_findings(subject, pointer, model, channel)
         if pointer is None:
             return findings
         try:
             self.storage.verify_release(pointer.release)
         except ModelregError as error:
-            return [*findings, _failure("release", subject, error)]
+            advice = f"Promote {model}:{pointer.version} again: the release is laid out anew from the blobs."
+            return [*findings, _finding(Level.DAMAGE, "release", subject, str(error), advice)]
         return [*findings, _finding(Level.OK, "release", subject, f"generation {served}, every file matches")]
+
+    def _history_findings(self, subject: str, pointer: Pointer | None, model: str, channel: str) -> list[Finding]:
+        documents: dict[int, Pointer] = {}
+        findings: list[Finding] = []
+        for generation in self.storage.list_generations(model, channel):
+            try:
+                documents[generation] = self.storage.read_history(model, channel, generation)
+            except ModelregError as error:
+                findings.append(_finding(Level.DAMAGE, "history", subject, str(error), HISTORY_HINT))
+        if findings:
+            return findings
+        return [
+            _finding(Level.DAMAGE, "history", subject, f"generation {generation}: {problem}", HISTORY_HINT)
+            for generation, problem in find_history_faults(pointer, documents)
+        ]
 
     def _settle(self, model: str, channel: str) -> list[Finding]:
         subject = f"{model}@{channel}"
@@ -198,6 +223,8 @@ class Doctor:
                 return []
             with self.storage.exclusive(model, channel, timeout_s=self.lock_timeout_s):
                 settle_channel(self.database, self.storage, model=model, channel=channel, actor=self.actor)
+        except (BusyError, DatabaseError, StorageError) as error:
+            return [_finding(Level.PROBLEM, "pointer", subject, f"cannot be settled: {error}", error.hint())]
         except ModelregError:
             return []  # the examination that follows reports it
         return [

@@ -22,6 +22,10 @@ class ModelregError(Exception):
         """Return what to do next, or an empty string."""
         return self.default_hint if self._hint is None else self._hint
 
+    def advise(self, sentence: str) -> None:
+        """Add a sentence to the hint, where more is known than where the error was raised."""
+        self._hint = " ".join(part for part in (self.hint(), sentence) if part)
+
     def details(self) -> dict[str, object]:
         """Return machine-readable particulars for `--json`."""
         return {}
@@ -113,11 +117,12 @@ class ConflictError(ModelregError):
 class ActivationConflictError(ConflictError):
     """Another process moved the channel first."""
 
-    default_hint = "Run `modelreg history` to see what changed, and try again if it is still wanted."
-
-    def __init__(self, channel: str, *, expected: int, found: int, holder: str = "") -> None:
+    def __init__(self, place: str, *, expected: int, found: int, holder: str = "") -> None:
         by = f", moved by {holder}" if holder else ""
-        super().__init__(f"channel {channel!r} is at generation {found}, expected {expected}{by}")
+        super().__init__(
+            f"{place} is at generation {found}, expected {expected}{by}",
+            hint=f"Run `modelreg history {place}` to see what changed, and try again if it is still wanted.",
+        )
         self.expected = expected
         self.found = found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modelreg.registry.errors import GateFailedError, NotFoundError
 from modelreg.registry.pointers import Pointer
@@ -12,6 +12,8 @@ from modelreg.registry.words import EngineStatus, GateOutcome, Precision, Verdic
 
 Preference = Callable[[str], Sequence[Precision]]
 """Returns a target's precisions, the most wanted first."""
+
+_NOT_VALIDATED = "not validated"
 
 Acceptance = Callable[[EngineRecord, ValidationRecord], str]
 """Returns why a passing verdict on an engine does not count, or an empty string where it does."""
@@ -74,6 +76,12 @@ class TargetChoice:
     engine: EngineRecord | None
     candidates: tuple[Candidate, ...]
 
+    @property
+    def passed_over(self) -> tuple[Candidate, ...]:
+        """Return the candidates that were wanted more than the one that is chosen."""
+        engines = [candidate.engine for candidate in self.candidates]
+        return () if self.engine is None else self.candidates[: engines.index(self.engine)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionPlan:
@@ -83,11 +91,21 @@ class PromotionPlan:
     choices: tuple[TargetChoice, ...]
     missing: tuple[str, ...]
     overridden: tuple[str, ...] = ()
+    precision: Precision | None = None
 
     @property
     def engines(self) -> dict[str, EngineRecord]:
         """Return target -> engine for the targets that have one."""
         return {choice.target: choice.engine for choice in self.choices if choice.engine is not None}
+
+    @property
+    def passed_over(self) -> tuple[str, ...]:
+        """Return what was wanted more than what is chosen, and why not: `cpu int8: validation fail: …`."""
+        return tuple(
+            f"{choice.target} {candidate.engine.precision}: {candidate.reason}"
+            for choice in self.choices
+            for candidate in choice.passed_over
+        )
 
 
 def required_targets(
@@ -119,7 +137,7 @@ def judge_engine(
     if engine.status is not EngineStatus.BUILT:
         return Candidate(engine=engine, usable=False, reason=f"build failed: {engine.error}")
     if validation is None:
-        reason = "not validated" if _was_run(engine) else "not validated, never run"
+        reason = _NOT_VALIDATED if _was_run(engine) else f"{_NOT_VALIDATED}, never run"
         return Candidate(engine=engine, usable=False, reason=reason)
     if validation.golden_digest != golden_digest:
         return Candidate(engine=engine, usable=False, reason="validated against another golden set", is_stale=True)
@@ -173,7 +191,7 @@ def plan_promotion(
             missing.append(_say_missing(target, candidates))
     if not targets:
         missing.append("no engine is built")
-    return PromotionPlan(version=version, choices=tuple(choices), missing=tuple(missing))
+    return PromotionPlan(version=version, choices=tuple(choices), missing=tuple(missing), precision=precision)
 
 
 def override_gates(plan: PromotionPlan) -> PromotionPlan:
@@ -189,14 +207,14 @@ def override_gates(plan: PromotionPlan) -> PromotionPlan:
         if choice.engine is not None:
             choices.append(choice)
             continue
-        built = next((c for c in choice.candidates if c.engine.status is EngineStatus.BUILT), None)
+        built = next((c for c in choice.candidates if _is_built(c)), None)
         if built is None:
-            raise _refusal(plan, hint="Overriding gates needs an engine that was built; run `modelreg build`.")
+            raise _refusal(plan)
         overridden.append(f"{choice.target} {built.engine.precision}: {built.reason}")
         choices.append(TargetChoice(target=choice.target, engine=built.engine, candidates=choice.candidates))
     if not choices:
-        raise _refusal(plan, hint="Overriding gates needs an engine that was built; run `modelreg build`.")
-    return PromotionPlan(version=plan.version, choices=tuple(choices), missing=(), overridden=tuple(overridden))
+        raise _refusal(plan)
+    return replace(plan, choices=tuple(choices), missing=(), overridden=tuple(overridden))
 
 
 def require_complete(plan: PromotionPlan) -> None:
@@ -207,21 +225,49 @@ def require_complete(plan: PromotionPlan) -> None:
         GateFailedError: Something is missing; every missing target is named.
     """
     if plan.missing:
-        raise _refusal(
-            plan,
-            hint=f"Run `modelreg build {plan.version.reference}` and `modelreg validate {plan.version.reference}`,"
-            " or go over the gates with --override-gates --message WHY.",
-        )
+        raise _refusal(plan)
 
 
-def _refusal(plan: PromotionPlan, *, hint: str) -> GateFailedError:
+def _refusal(plan: PromotionPlan) -> GateFailedError:
     return GateFailedError(
-        f"{plan.version.reference} cannot be promoted: {'; '.join(plan.missing)}", missing=plan.missing, hint=hint
+        f"{plan.version.reference} cannot be promoted: {'; '.join(plan.missing)}",
+        missing=plan.missing,
+        hint=_advise(plan),
     )
 
 
-def _by_preference(considered: Sequence[Candidate], order: Sequence[Precision]) -> tuple[Candidate, ...]:
+def _advise(plan: PromotionPlan) -> str:
+    """Return the next step: to build where nothing is built, else to validate, else to look at what failed."""
+    reference = plan.version.reference
+    waiting = [choice for choice in plan.choices if choice.engine is None]
+    unbuilt = [choice for choice in waiting if all(not _is_built(candidate) for candidate in choice.candidates)]
+    if unbuilt or not plan.choices:
+        build = " ".join((f"modelreg build {reference}", *_build_options(plan, unbuilt)))
+        failed = [str(candidate.engine.id) for choice in unbuilt for candidate in choice.candidates]
+        log = f" `modelreg show {reference} --log {failed[0]}` prints why a build failed." if failed else ""
+        return f"Run `{build}`, then `modelreg validate {reference}`.{log}"
+    override = "or go over the gates with --override-gates --message WHY."
+    if any(needs_validation(candidate) for choice in waiting for candidate in choice.candidates):
+        return f"Run `modelreg validate {reference}`, {override}"
+    return f"See `modelreg show {reference}`, and build another engine, {override}"
 
+
+def _build_options(plan: PromotionPlan, unbuilt: Sequence[TargetChoice]) -> list[str]:
+    targets = ",".join(choice.target for choice in unbuilt)
+    options = [f"--target {targets}"] if targets else []
+    return options + ([f"--precision {plan.precision}"] if plan.precision is not None else [])
+
+
+def _is_built(candidate: Candidate) -> bool:
+    return candidate.engine.status is EngineStatus.BUILT
+
+
+def needs_validation(candidate: Candidate) -> bool:
+    """Return whether an engine may count once it is validated, or validated again."""
+    return candidate.is_stale or candidate.reason.startswith(_NOT_VALIDATED)
+
+
+def _by_preference(considered: Sequence[Candidate], order: Sequence[Precision]) -> tuple[Candidate, ...]:
     def rank(candidate: Candidate) -> tuple[int, int]:
         wanted = candidate.engine.precision
         return (order.index(wanted) if wanted in order else len(order), -candidate.engine.id)
@@ -236,27 +282,25 @@ def _say_missing(target: str, candidates: Sequence[Candidate]) -> str:
     return f"{target} has no engine that passes ({reasons})"
 
 
-def choose_rollback_generation(current: Pointer | None, *, to_generation: int | None, channel: str) -> int:
+def choose_rollback_generation(current: Pointer, *, to_generation: int | None, place: str) -> int:
     """
-    Return the generation a rollback would bring back.
+    Return the generation a rollback of `place`, `NAME@CHANNEL`, would bring back.
 
     Without `to_generation` that is the one that was active when the current release was promoted.
 
     Raises:
-        NotFoundError: Nothing was ever promoted, nothing lies further back, or the generation cannot be meant.
+        NotFoundError: Nothing lies further back, or the generation cannot be meant.
     """
-    if current is None:
-        raise NotFoundError(f"channel {channel!r} has no release", hint="Promote one with `modelreg promote`.")
     if to_generation is None:
         if current.rolls_back_to is None:
             raise NotFoundError(
-                f"channel {channel!r} has no earlier release than version {current.version} to roll back to",
-                hint="Choose one from `modelreg history` with --to-generation, or promote a version.",
+                f"{place} has no earlier release than version {current.version} to roll back to",
+                hint=f"Choose one from `modelreg history {place}` with --to-generation, or promote a version.",
             )
         return current.rolls_back_to
     if not 1 <= to_generation < current.generation:
         raise NotFoundError(
-            f"generation {to_generation} cannot be rolled back to: channel {channel!r} is at {current.generation}",
-            hint="Choose an earlier generation from `modelreg history`.",
+            f"generation {to_generation} cannot be rolled back to: {place} is at {current.generation}",
+            hint=f"Choose an earlier generation from `modelreg history {place}`.",
         )
     return to_generation

@@ -63,6 +63,7 @@ _NEWEST_FIRST = (
 )
 _BY_TXN = _ACTIVATIONS.where(activation.c.txn == sa.bindparam("of_txn"))
 _INSERT_ACTIVATION = sa.insert(activation)
+_ACTIVATED_RELEASES = sa.select(release.c.manifest_digest).where(release.c.id.in_(sa.select(activation.c.release_id)))
 _ACTIVE_ENGINES = (
     sa.select(release_engine.c.target, release_engine.c.engine_id)
     .join(activation, activation.c.release_id == release_engine.c.release_id)
@@ -142,6 +143,11 @@ def find_release(connection: sa.Connection, *, manifest_digest: str) -> int | No
     """Return the id of a release by its manifest, or None."""
     release_id: int | None = connection.execute(_FIND_RELEASE, {"digest": manifest_digest}).scalar()
     return release_id
+
+
+def list_releases(connection: sa.Connection) -> list[str]:
+    """Return the manifest digest of every release that was ever active."""
+    return list(connection.execute(_ACTIVATED_RELEASES).scalars())
 
 
 def ensure_release(

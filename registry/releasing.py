@@ -14,6 +14,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import sqlalchemy as sa
+
 from modelreg.registry import releases
 from modelreg.registry.clock import utc_now
 from modelreg.registry.database import Database
@@ -22,6 +24,7 @@ from modelreg.registry.errors import (
     BusyError,
     DatabaseError,
     ForeignReleaseError,
+    IntegrityError,
     ModelregError,
     NotFoundError,
 )
@@ -39,6 +42,7 @@ from modelreg.registry.references import ModelReference, check_name
 from modelreg.registry.settling import settle_channel
 from modelreg.registry.standings import read_plan
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
+from modelreg.registry.suggestions import no_active_release
 from modelreg.registry.swapping import Swapper, check_expected, new_txn
 from modelreg.registry.words import ActivationKind
 
@@ -97,10 +101,9 @@ class Releases:
         """Return what `promote` would do now; nothing is written."""
         check_name(channel, what="channel")
         current = self._storage.read_pointer(reference.model, channel)
-        check_expected(channel, current, request.expect_current)
-        active = self._active_targets(current)
+        check_expected(f"{reference.model}@{channel}", current, request.expect_current)
         with self._require_database().read() as connection:
-            return read_plan(connection, reference, active, request)
+            return read_plan(connection, reference, self._active_targets(connection, current), request)
 
     def promote(self, reference: ModelReference, *, channel: str, request: PromotionRequest) -> Activation:
         """
@@ -118,7 +121,7 @@ class Releases:
             self._settle(model, reference.channel)  # what it serves is read from the database below
         with self._storage.exclusive(model, channel, timeout_s=self._lock_timeout_s):
             current = self._settle_held(model, channel)
-            check_expected(channel, current, request.expect_current)
+            check_expected(f"{model}@{channel}", current, request.expect_current)
             intent = self._begin_promotion(reference, channel, current, request)
             try:
                 self._lay_out(intent)
@@ -138,18 +141,22 @@ class Releases:
     def _settle_held(self, model: str, channel: str) -> Pointer | None:
         return settle_channel(self._require_database(), self._storage, model=model, channel=channel, actor=self._actor)
 
-    def _active_targets(self, current: Pointer | None) -> tuple[str, ...]:
+    def _active_targets(self, connection: sa.Connection, current: Pointer | None) -> tuple[str, ...]:
         if current is None:
             return ()
-        return parse_manifest(self._storage.read_manifest(current.release), where=current.release[:12]).targets
+        try:
+            document = self._storage.read_manifest(current.release)
+        except (IntegrityError, NotFoundError):  # a promotion is how a damaged release is mended
+            channel_id = releases.find_channel(connection, model=current.model, name=current.channel)
+            return () if channel_id is None else tuple(releases.active_engines(connection, channel_id=channel_id))
+        return parse_manifest(document, where=current.release[:12]).targets
 
     def _begin_promotion(
         self, reference: ModelReference, channel: str, current: Pointer | None, request: PromotionRequest
     ) -> _Intent:
         """Read the gates, choose, and write the intent, in one transaction: no verdict can change in between."""
-        active = self._active_targets(current)
         with self._require_database().write() as connection:
-            plan = read_plan(connection, reference, active, request)
+            plan = read_plan(connection, reference, self._active_targets(connection, current), request)
             require_complete(plan)
             manifest = make_manifest(plan.version, plan.engines)
             document = manifest.to_bytes()
@@ -239,13 +246,17 @@ class Releases:
             return Activation(pointer=pointer, previous=current, recorded=recorded)
 
     def _rollback_target(self, model: str, channel: str, current: Pointer | None, request: RollbackRequest) -> Pointer:
-        check_expected(channel, current, request.expect_current)
-        generation = choose_rollback_generation(current, to_generation=request.to_generation, channel=channel)
+        check_expected(f"{model}@{channel}", current, request.expect_current)
+        if current is None:
+            raise no_active_release(model, channel, served=self._storage.list_channels())
+        generation = choose_rollback_generation(
+            current, to_generation=request.to_generation, place=f"{model}@{channel}"
+        )
         target = self._storage.read_history(model, channel, generation)
-        if current is not None and target.release == current.release:
+        if target.release == current.release:
             raise NotFoundError(
                 f"generation {generation} is the release that {model}@{channel} serves already",
-                hint="Choose another one from `modelreg history`.",
+                hint=f"Choose another one from `modelreg history {model}@{channel}` with --to-generation.",
             )
         return target
 

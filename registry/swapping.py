@@ -110,13 +110,15 @@ def new_txn() -> str:
     return os.urandom(16).hex()
 
 
-def check_expected(channel: str, current: Pointer | None, expected: int | None) -> None:
+def check_expected(place: str, current: Pointer | None, expected: int | None) -> None:
     """
-    Let the channel pass if it is at the generation that the user expects (None: any; 0: nothing active yet).
+    Let `place`, `NAME@CHANNEL`, pass if it is at the generation that the user expects.
+
+    None expects any, 0 that nothing is active yet.
 
     Raises:
         ActivationConflictError: It is at another one; who moved it there is named.
     """
     found = current.generation if current else 0
     if expected is not None and expected != found:
-        raise ActivationConflictError(channel, expected=expected, found=found, holder=current.actor if current else "")
+        raise ActivationConflictError(place, expected=expected, found=found, holder=current.actor if current else "")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from modelreg.registry.errors import GoldenSetError
+from modelreg.registry.regular_files import irregularity
 
 if TYPE_CHECKING:
     import numpy as np
@@ -130,8 +130,8 @@ def open_tensor_set(path: Path) -> TensorSet:
         GoldenSetError: It is missing, not such a file, damaged, a pickle, or larger than it should be.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise GoldenSetError(f"{path} is not a regular file", hint=_FORMS)
+        if kind := irregularity(path.stat().st_mode):
+            raise GoldenSetError(f"{path} is {kind}, not a file", hint=_FORMS)
         with path.open("rb") as file:
             head = file.read(9)
     except OSError as error:

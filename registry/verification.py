@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from modelreg.registry import blobs, engines, events, validations, versions
+from modelreg.registry import blobs, engines, events, releases, validations, versions
+from modelreg.registry.chains import HISTORY_HINT, find_history_faults
 from modelreg.registry.database import Database
 from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError, StorageError
+from modelreg.registry.pointers import Pointer
 from modelreg.registry.references import ModelReference
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
 
@@ -63,13 +65,14 @@ def verify_registry(
     report = VerificationReport()
     with database.read() as connection:
         digests = [blob.digest for blob in blobs.list_blobs(connection)]
+        named = set(releases.list_releases(connection))
         if with_events:
             _verify_events(report, events.verify_chain(connection))
     _verify_blobs(report, storage, digests, progress)
-    for release in storage.iterate_releases():
-        _verify_release(report, storage, release, progress)
     for model, channel in storage.list_channels():
-        _verify_channel(report, storage, model, channel)
+        named |= _verify_channel(report, storage, model, channel)
+    for release in sorted(named | set(storage.iterate_releases())):
+        _verify_release(report, storage, release, progress)
     return report
 
 
@@ -109,20 +112,35 @@ def _verify_release(report: VerificationReport, storage: Storage, release: str, 
     report.check("release", release, partial(storage.verify_release, release, progress=progress))
 
 
-def _verify_channel(report: VerificationReport, storage: Storage, model: str, channel: str) -> None:
+def _verify_channel(report: VerificationReport, storage: Storage, model: str, channel: str) -> set[str]:
+    """Check pointer and history, each and as a chain; return the releases that they name."""
+    subject = f"{model}@{channel}"
+    documents: dict[int, Pointer] = {}
+    pointers: list[Pointer | None] = []
+
     def read_pointer() -> int:
-        storage.read_pointer(model, channel)
+        pointers.append(storage.read_pointer(model, channel))
+        return 0
+
+    def read_history(generation: int) -> int:
+        documents[generation] = storage.read_history(model, channel, generation)
         return 0
 
     report.pointers += 1
-    report.check("pointer", f"{model}@{channel}", read_pointer)
-    for generation in storage.list_generations(model, channel):
-
-        def read_history(generation: int = generation) -> int:
-            storage.read_history(model, channel, generation)
-            return 0
-
-        report.check("history", f"{model}@{channel} generation {generation}", read_history)
+    known = report.check("pointer", subject, read_pointer)
+    damaged = [
+        generation
+        for generation in storage.list_generations(model, channel)
+        if not report.check("history", f"{subject} generation {generation}", partial(read_history, generation))
+    ]
+    if known:
+        report.damages += [
+            Damage(kind="history", subject=f"{subject} generation {generation}", problem=problem, hint=HISTORY_HINT)
+            for generation, problem in find_history_faults(pointers[0], documents)
+            if generation not in damaged
+        ]
+    found = [*documents.values(), *(pointer for pointer in pointers if pointer is not None)]
+    return {pointer.release for pointer in found}
 
 
 def _verify_events(report: VerificationReport, chain: events.ChainReport) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -19,6 +19,7 @@ from modelreg.registry.events import append_event
 from modelreg.registry.records import GoldenSetRecord, SourceInfo, VersionRecord
 from modelreg.registry.references import ModelReference, check_name
 from modelreg.registry.schema import activation, blob, channel, golden_set, model, release, version, version_file
+from modelreg.registry.suggestions import say_close
 from modelreg.registry.words import BlobKind, Json
 
 _FIND_MODEL = sa.select(model.c.id).where(model.c.name == sa.bindparam("model"))
@@ -393,19 +394,12 @@ def _not_found(connection: sa.Connection, reference: ModelReference) -> NoReturn
     name = reference.model
     if connection.execute(_FIND_MODEL, {"model": name}).scalar() is None:
         names = connection.execute(_MODEL_NAMES).scalars()
-        raise NotFoundError(f"there is no model {name!r}", hint=_close(name, names) or "Run `modelreg list`.")
+        raise NotFoundError(f"there is no model {name!r}", hint=say_close(name, names) or "Run `modelreg list`.")
     if reference.channel is not None:
         names = connection.execute(_CHANNEL_NAMES, {"model": name}).scalars()
-        hint = _close(reference.channel, names)
+        hint = say_close(reference.channel, names)
         raise NotFoundError(
             f"{reference} serves nothing",
             hint=hint or f"Run `modelreg promote {name}:VERSION --to {reference.channel}`.",
         )
     raise NotFoundError(f"there is no {reference}", hint=f"Run `modelreg show {name}` to see its versions.")
-
-
-def _close(name: str, names: Iterable[str]) -> str:
-    import difflib  # noqa: PLC0415 - needed for a message only
-
-    found = [other for other in difflib.get_close_matches(name, list(names), n=3, cutoff=0.6) if other != name]
-    return f"Did you mean {', '.join(repr(other) for other in found)}?" if found else ""

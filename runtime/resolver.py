@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelreg.registry.errors import IntegrityError, NotFoundError
+from modelreg.registry.errors import IntegrityError
 from modelreg.registry.manifest import Manifest, ReleasedEngine, parse_manifest
 from modelreg.registry.plans import PlanHeader, disagreement, is_same_version, read_plan_header
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.references import check_name
 from modelreg.registry.storage.interface import Storage
+from modelreg.registry.suggestions import no_active_release
 from modelreg.registry.words import Backend
 from modelreg.runtime.host import Host
 
@@ -90,10 +91,7 @@ def resolve(storage: Storage, model: str, channel: str, host: Host) -> Resolutio
     check_name(channel, what="channel")
     pointer = storage.read_pointer(model, channel)
     if pointer is None:
-        raise NotFoundError(
-            f"{model}@{channel} has no active release",
-            hint=f"Promote one: modelreg promote {model}:VERSION --to {channel}",
-        )
+        raise no_active_release(model, channel, served=storage.list_channels())
     manifest = parse_manifest(storage.read_manifest(pointer.release), where=pointer.release[:12])
     folder = storage.release_path(pointer.release)
     order = {target: rank for rank, target in enumerate(host.targets)}

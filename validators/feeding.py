@@ -217,9 +217,10 @@ def _check_output_rows(spec: TensorSpec, info: TensorInfo, feed: Feed, names: se
     else:
         return
     if info.rows != wanted:
+        runs = f" in {feed.runs} runs of the model" if feed.runs > 1 else ""
         raise GoldenSetError(
-            f"output {spec.name!r} has {info.rows} rows in the golden set, but its {feed.samples} samples "
-            f"in {feed.runs} runs give {wanted}"
+            f"output {spec.name!r} has {info.rows} rows in the golden set, and the inputs have {feed.samples} samples, "
+            f"which make {wanted} rows{runs}"
         )
 
 

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from modelreg.registry.contents import Signature
 from modelreg.registry.errors import GoldenSetError, ReferenceModelError
+from modelreg.registry.regular_files import fault_of
 from modelreg.registry.tensor_sets import TensorInfo, TensorSet, open_tensor_set
 from modelreg.validators.feeding import plan_feed
 from modelreg.validators.golden import INPUT, LABEL
-from modelreg.validators.user_code import guard, load_function, split_target
+from modelreg.validators.user_code import describe_error, guard, load_function, split_target
 
 Array = NDArray[Any]
 _ITEMS = "Yield a dict by input name, one array, a tuple of arrays in the ONNX's order, or (inputs, labels)."
@@ -76,10 +77,15 @@ class _NpySet:
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
         self.metadata: dict[str, str] = {}
+        if fault := fault_of(path):
+            raise GoldenSetError(f"{path} is {fault}")
         try:
             self._array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise GoldenSetError(f"{path} is not an .npy of plain numbers: {error}") from error
+        except Exception as error:  # a header may say anything
+            raise GoldenSetError(f"{path} is not an .npy of plain numbers: {describe_error(error)}") from error
+        if not isinstance(self._array, np.ndarray):
+            self._array.close()
+            raise GoldenSetError(f"{path} is not an .npy: it is an .npz", hint="Rename it.")
         self.tensors = {name: TensorInfo(dtype=self._array.dtype.name, shape=self._array.shape)}
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Array:
@@ -135,9 +141,10 @@ def _iterate_user(function: Any, where: str, names: list[str]) -> Iterator[Refer
     while True:
         with guard(f"inputs {where} failed"):
             item = next(items, None)
-        if item is None:
+            batch = None if item is None else _read_item(item, where, names)
+        if batch is None:
             return
-        yield _read_item(item, where, names)
+        yield batch
 
 
 def _read_item(item: Any, where: str, names: list[str]) -> ReferenceBatch:
@@ -158,7 +165,15 @@ def _read_item(item: Any, where: str, names: list[str]) -> ReferenceBatch:
 
 
 def as_array(value: Any) -> Array:
-    """Return an array of an array, a tensor or a number."""
+    """
+    Return an array of an array, a tensor or numbers.
+
+    Raises:
+        ReferenceModelError: It holds something else than numbers.
+    """
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
-    return np.asarray(value)
+    array = np.asarray(value)
+    if array.dtype.hasobject or array.dtype.kind in "SUMm":
+        raise ReferenceModelError(f"inputs are numbers, not {array.dtype}", hint=_ITEMS)
+    return array

@@ -1,35 +1,52 @@
-"""Load a PyTorch reference and its weights. PyTorch comes as an argument: `torch_reference` alone imports it.
+"""Load a PyTorch reference with its weights, and know how it is called.
 
-`FILE.py:factory` runs the user's Python. A TorchScript archive runs code only from the archive. `torch.export.load`
-would unpickle parts of an exported program, and is kept from it. Weights are plain tensors; no pickle is ever loaded.
+PyTorch comes as an argument: `torch_reference` alone imports it. `FILE.py:factory` runs the user's Python. A
+TorchScript archive runs code only from the archive. `torch.export.load` would unpickle parts of an exported program,
+and is kept from it. Weights are plain tensors; no pickle is ever loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from modelreg.registry.errors import ReferenceModelError
-from modelreg.validators.user_code import guard, load_function, split_target
+from modelreg.validators.user_code import (
+    describe_error,
+    guard,
+    load_function,
+    message_lines,
+    require_file,
+    split_target,
+)
 
 _FORMS = "Give FILE.py:factory, a TorchScript archive (.pt, .ts) or an exported program (.pt2)."
 _WEIGHTS = "Give safetensors, or a file that torch.save made of plain tensors."
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _SCRIPT_SUFFIXES = (".pt", ".ts", ".pth", ".torchscript")
 
+Tensors = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A loaded reference; `is_float` says that its parameters were made FP32, so that it takes FP32 inputs."""
+    """
+    A loaded reference.
+
+    `is_float` says that its parameters were made FP32, so that it takes FP32 inputs. `call` runs it on tensors by the
+    ONNX's names, in the ONNX's order.
+    """
 
     module: Any
     kind: str
     is_float: bool
+    call: Callable[[Tensors], Any]
 
 
 @contextlib.contextmanager
@@ -52,20 +69,60 @@ def load_reference(torch: Any, reference: str, weights: Path | None) -> Iterator
             raise ReferenceModelError(f"{reference} returned a {type(module).__name__}, not a torch.nn.Module")
         if weights is not None:
             _load_weights(torch, module, weights)
-        yield Reference(module=module.cpu().float().eval(), kind="module", is_float=True)
+        with guard(f"reference {reference} failed"):  # parameters without data have no copy, `eval` may be the user's
+            module = module.cpu().float().eval()
+        yield Reference(module=module, kind="module", is_float=True, call=_by_name_or_order(module))
 
 
 def _load_archive(torch: Any, path: Path) -> Reference:
-    if not path.is_file():
-        raise ReferenceModelError(f"reference {path} is not a file", hint=_FORMS)
+    require_file(str(path))
     if path.suffix == ".pt2":
         with _one_line(f"{path} is not an exported program"), _without_pickles(path):
-            return Reference(module=torch.export.load(path).module(), kind="export", is_float=False)
+            program = torch.export.load(path)
+            module = program.module()
+            call = _as_exported(torch, program, module)
+        return Reference(module=module, kind="export", is_float=False, call=call)
     if path.suffix in _SCRIPT_SUFFIXES:
         with _one_line(f"{path} is not a TorchScript archive (a pickled model is never loaded)"):
-            module = torch.jit.load(str(path), map_location="cpu")
-        return Reference(module=module.float().eval(), kind="torchscript", is_float=True)
+            module = torch.jit.load(str(path), map_location="cpu").float().eval()
+        return Reference(module=module, kind="torchscript", is_float=True, call=_by_name_or_order(module))
     raise ReferenceModelError(f"reference {path} is of no known kind", hint=_FORMS)
+
+
+def _by_name_or_order(module: Any) -> Callable[[Tensors], Any]:
+    """Return a call that gives the inputs by name where `forward` has parameters of all the names, else in order."""
+
+    def call(tensors: Tensors) -> Any:
+        if set(tensors) <= _parameter_names(module):
+            return module(**tensors)
+        return module(*tensors.values())
+
+    return call
+
+
+def _parameter_names(module: Any) -> set[str]:
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return set()
+    return {p.name for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}}
+
+
+def _as_exported(torch: Any, program: Any, module: Any) -> Callable[[Tensors], Any]:
+    """Return a call in the form that a program was exported with: it takes no other, even where the names are equal."""
+    spec = program.call_spec.in_spec
+    arguments = [item.arg for item in program.graph_signature.input_specs if item.kind.name == "USER_INPUT"]
+    names = [argument.name for argument in arguments if not hasattr(argument, "value")]  # what has a value is fixed
+
+    def call(tensors: Tensors) -> Any:
+        if len(tensors) != len(names):
+            raise ReferenceModelError(f"the reference takes {', '.join(names)}; the ONNX has {', '.join(tensors)}")
+        ordered = iter([tensors[name] for name in names] if set(names) == set(tensors) else tensors.values())
+        leaves = [argument.value if hasattr(argument, "value") else next(ordered) for argument in arguments]
+        positional, named = torch.utils._pytree.tree_unflatten(leaves, spec)
+        return module(*positional, **named)
+
+    return call
 
 
 @contextlib.contextmanager
@@ -88,6 +145,7 @@ def _without_pickles(path: Path) -> Iterator[None]:
 
 def _load_weights(torch: Any, module: Any, path: Path) -> None:
     state: Any
+    require_file(str(path))
     with _one_line(f"weights {path} cannot be loaded", hint=_WEIGHTS):
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file  # noqa: PLC0415 - imports PyTorch
@@ -99,9 +157,9 @@ def _load_weights(torch: Any, module: Any, path: Path) -> None:
         state = state["state_dict"]
     try:
         missing, unexpected = module.load_state_dict(state, strict=False)
-    except (RuntimeError, TypeError, AttributeError) as error:
-        lines = [line.strip() for line in str(error).splitlines()]
-        raise ReferenceModelError(f"weights {path} do not fit the reference: {lines[-1]}") from error
+    except Exception as error:  # it may be the user's own, and a state anything
+        reason = (message_lines(error) or [type(error).__name__])[-1][:300]
+        raise ReferenceModelError(f"weights {path} do not fit the reference: {reason}") from error
     if missing or unexpected:
         parts = [f"{len(missing)} are missing, such as {missing[0]!r}"] if missing else []
         parts += [f"{len(unexpected)} are unknown, such as {unexpected[0]!r}"] if unexpected else []
@@ -112,7 +170,7 @@ def _load_weights(torch: Any, module: Any, path: Path) -> None:
 def _one_line(what: str, *, hint: str = _FORMS) -> Iterator[None]:
     try:
         yield
-    except Exception as error:
-        lines = str(error).strip().splitlines()
-        detail = f": {lines[0][:200]}" if lines else ""
-        raise ReferenceModelError(f"{what}: {type(error).__name__}{detail}", hint=hint) from error
+    except (KeyboardInterrupt, ReferenceModelError):
+        raise
+    except BaseException as error:  # a parser in another language may panic
+        raise ReferenceModelError(f"{what}: {describe_error(error)}", hint=hint) from error

@@ -1,14 +1,13 @@
 """Run a PyTorch reference once and keep what it says as a golden set. The only module that imports PyTorch.
 
-`FILE.py:factory` runs the user's Python, as the user asked; TorchScript archives (`.pt`, `.ts`) and exported programs
-(`.pt2`) run what is in them. No pickle is ever loaded.
+It runs in this process; `reference_capture` gives it one of its own. `FILE.py:factory` runs the user's Python, as the
+user asked; TorchScript archives (`.pt`, `.ts`) and exported programs (`.pt2`) run what is in them. No pickle is ever
+loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import inspect
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelreg.registry.contents import Signature
+from modelreg.registry.digests import file_digest
 from modelreg.registry.errors import GoldenSetError, MissingDependencyError, ReferenceModelError
 from modelreg.registry.tensor_sets import numpy_dtype, open_tensor_set
 from modelreg.registry.words import Json
@@ -32,7 +32,7 @@ from modelreg.validators.user_code import guard, split_target
 Array = NDArray[Any]
 
 
-def capture_reference(
+def run_reference(
     *,
     reference: str,
     weights: Path | None,
@@ -44,21 +44,7 @@ def capture_reference(
     batch: int = DEFAULT_BATCH,
     progress: Callable[[int], None] = lambda _samples: None,
 ) -> Json:
-    """Run the reference over the inputs and write the golden set; nothing is left behind on failure.
-
-    Args:
-        reference: `FILE.py:factory`, or the path of a TorchScript archive or an exported program.
-        weights: safetensors, or a `torch.save` file of plain tensors.
-        inputs: An npz, npy or safetensors file, or `FILE.py:iterator`.
-        signature: The ONNX's inputs and outputs; both are matched by name, else by order.
-        seed: For every random generator, before the model is made.
-        activations: Keep the output of every leaf module too, as `activation.NAME`.
-        destination: The safetensors file to make.
-        batch: Samples of one run, where the inputs come from a file and the model leaves it open.
-        progress: Called with the number of samples after each run.
-
-    Returns:
-        Where the set comes from: PyTorch version, seed, batch, samples, and the files' names and digests.
+    """Do in this process what `capture_reference` has done in another; the parameters are the same.
 
     Raises:
         MissingDependencyError: PyTorch is not installed.
@@ -141,9 +127,9 @@ def _run_all(
             _check_deterministic(torch, reference, batch, signature, outputs)
         rows = _keep_inputs(spool, batch, signature, is_first=number == 0)
         for spec, output in zip(signature.outputs, outputs, strict=True):
-            spool.append(OUTPUT + spec.name, _as_declared(torch, output, spec.name, spec.dtype))
+            spool.append(OUTPUT + spec.name, _as_declared(output, spec.name, spec.dtype))
         for name, tensor in seen.items():
-            spool.append(ACTIVATION + name, _to_numpy(torch, tensor))
+            spool.append(ACTIVATION + name, _to_numpy(torch, tensor, f"activation {name!r}"))
         if batch.labels is not None:
             spool.append(LABEL, batch.labels)
         first = first or rows
@@ -153,44 +139,41 @@ def _run_all(
     return first
 
 
-def _run(torch: Any, reference: Reference, batch: ReferenceBatch, signature: Signature) -> list[Any]:
-    """Return the outputs as tensors in the ONNX's order."""
+def _run(torch: Any, reference: Reference, batch: ReferenceBatch, signature: Signature) -> list[Array]:
+    """Return the outputs in the ONNX's order."""
     tensors = {spec.name: _to_torch(torch, reference, batch.inputs[spec.name]) for spec in signature.inputs}
-    with guard("the reference failed"):
-        if _takes_names(reference.module, list(tensors)):
-            result = reference.module(**tensors)
-        else:
-            result = reference.module(*tensors.values())
     names = [spec.name for spec in signature.outputs]
-    if isinstance(result, Mapping):
-        found = [result[name] for name in names] if set(names) <= set(result) else list(result.values())
-    else:
-        found = list(result) if isinstance(result, tuple | list) else [result]
-    if len(found) != len(names) or not all(isinstance(item, torch.Tensor) for item in found):
-        kinds = ", ".join(type(item).__name__ for item in found)
+    with guard("the reference failed"):
+        found = _in_order(reference.call(tensors), names)
+        are_tensors = all(isinstance(item, torch.Tensor) for item in found)
+    if len(found) != len(names) or not are_tensors:
+        kinds = ", ".join(type(item).__name__ for item in found) or "nothing"
         raise ReferenceModelError(f"the reference gives {kinds}; the ONNX has the outputs {', '.join(names)}")
-    return found
+    return [_to_numpy(torch, tensor, f"output {name!r}") for name, tensor in zip(names, found, strict=True)]
 
 
-def _takes_names(module: Any, names: list[str]) -> bool:
-    try:
-        parameters = inspect.signature(module.forward).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    named = {p.name for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}}
-    return set(names) <= named
+def _in_order(result: Any, names: list[str]) -> list[Any]:
+    """Return what a reference gave as a list: a mapping by name where it has all of them, else in its own order."""
+    if isinstance(result, Mapping):
+        return [result[name] for name in names] if set(names) <= set(result) else list(result.values())
+    return list(result) if isinstance(result, tuple | list) else [result]
 
 
 def _check_deterministic(
-    torch: Any, reference: Reference, batch: ReferenceBatch, signature: Signature, outputs: list[Any]
+    torch: Any, reference: Reference, batch: ReferenceBatch, signature: Signature, outputs: list[Array]
 ) -> None:
     again = _run(torch, reference, batch, signature)
     for spec, one, two in zip(signature.outputs, outputs, again, strict=True):
-        if one.shape != two.shape or not torch.equal(torch.nan_to_num(one), torch.nan_to_num(two)):
+        if one.shape != two.shape or not _equal_or_nan(one, two).all():
             raise ReferenceModelError(
                 f"the reference is not deterministic: output {spec.name!r} differs between two equal runs",
                 hint="Dropout or noise that eval() does not stop, or state that a run changes: take it out.",
             )
+
+
+def _equal_or_nan(one: Array, two: Array) -> Array:
+    are_nan: Array = (one != one) & (two != two)  # noqa: PLR0124 - what NaN is, in any dtype
+    return are_nan | (one == two)
 
 
 @contextlib.contextmanager
@@ -243,19 +226,20 @@ def _to_torch(torch: Any, reference: Reference, array: Array) -> Any:
     else:
         try:
             tensor = torch.from_numpy(np.array(array))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:  # a type it lacks, or the byte order of another machine
             raise GoldenSetError(f"PyTorch has no tensors of {array.dtype}") from error
     return tensor.float() if reference.is_float and tensor.is_floating_point() else tensor
 
 
-def _to_numpy(torch: Any, tensor: Any) -> Array:
-    tensor = tensor.detach().cpu().contiguous()
-    return np.array((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
+def _to_numpy(torch: Any, tensor: Any, what: str) -> Array:
+    """Return a copy of a tensor; quantized and sparse ones, and those of the meta device, have no plain numbers."""
+    with guard(f"{what} of the reference cannot be read"):
+        tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        return np.array((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
 
 
-def _as_declared(torch: Any, tensor: Any, name: str, dtype: str) -> Array:
+def _as_declared(array: Array, name: str, dtype: str) -> Array:
     """Return an output in the ONNX's dtype: floats are rounded to it, anything else must be it already."""
-    array = _to_numpy(torch, tensor)
     if dtype in {"unknown", array.dtype.name}:
         return array
     if array.dtype.kind != "f" or "float" not in dtype:
@@ -266,8 +250,4 @@ def _as_declared(torch: Any, tensor: Any, name: str, dtype: str) -> Array:
 def _describe(text: str) -> Json:
     """Return a file's name and digest, and the function in it."""
     path, name = split_target(text) or (Path(text), "")
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return {"file": path.name, "sha256": digest.hexdigest(), **({"name": name} if name else {})}
+    return {"file": path.name, "sha256": file_digest(path), **({"name": name} if name else {})}

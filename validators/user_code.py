@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from modelreg.registry.errors import ReferenceModelError
+from modelreg.registry.errors import ReferenceModelError, UsageError
+from modelreg.registry.regular_files import fault_of
 
-_FORM = "Write FILE.py:NAME, where NAME is a function of that file without parameters."
+_FORM = "Write FILE.py:NAME, where NAME is a function or class of that file that takes no parameters."
 _MODULE = "modelreg_user_code"
 
 
@@ -22,6 +23,33 @@ def split_target(text: str) -> tuple[Path, str] | None:
     return (Path(path), name) if path.endswith(".py") else None
 
 
+def require_name(text: str, *, option: str, what: str) -> None:
+    """
+    Refuse a Python file without the name of what is wanted in it.
+
+    Raises:
+        UsageError: `text` is `FILE.py` alone.
+    """
+    path, _, name = text.rpartition(":") if text.endswith(":") else (text, "", "")
+    if path.endswith(".py") and not name:
+        raise UsageError(
+            f"{option} {text} names no {what} in the file",
+            hint=f"Write {path}:NAME, where NAME is a function or class of it that takes no parameters.",
+        )
+
+
+def require_file(text: str) -> None:
+    """
+    Refuse what is no file to read, of `FILE.py:NAME` or of a path.
+
+    Raises:
+        ReferenceModelError: Nothing is there, or a folder, a pipe, a device.
+    """
+    path, _ = split_target(text) or (Path(text), "")
+    if fault := fault_of(path):
+        raise ReferenceModelError(f"{path} is {fault}")
+
+
 @contextlib.contextmanager
 def load_function(path: Path, name: str) -> Iterator[Callable[[], Any]]:
     """Yield a function of a user's file; files beside it can be imported while the context is open.
@@ -29,8 +57,8 @@ def load_function(path: Path, name: str) -> Iterator[Callable[[], Any]]:
     Raises:
         ReferenceModelError: The file is missing, fails on import, or has no such function.
     """
-    if not path.is_file():
-        raise ReferenceModelError(f"{path} is not a file", hint=_FORM)
+    if fault := fault_of(path):
+        raise ReferenceModelError(f"{path} is {fault}", hint=_FORM)
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     assert spec is not None and spec.loader is not None  # noqa: PT018 - a .py file always has both
     module = importlib.util.module_from_spec(spec)
@@ -62,13 +90,32 @@ def guard(what: str) -> Iterator[None]:
     except (KeyboardInterrupt, GeneratorExit, ReferenceModelError):
         raise
     except BaseException as error:  # a script may call sys.exit
-        lines = str(error).strip().splitlines()
-        message = f": {lines[0].strip()[:300]}" if lines else ""
-        raise ReferenceModelError(f"{what}: {type(error).__name__}{message}{_place(error)}") from error
+        raise ReferenceModelError(f"{what}: {describe_error(error)}{_place(error)}") from error
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an exception's type and the first line of its message."""
+    lines = message_lines(error)
+    return type(error).__name__ + (f": {lines[0][:300]}" if lines else "")
+
+
+def message_lines(error: BaseException) -> list[str]:
+    """Return the lines of an exception's message, whatever its own code does when it is asked."""
+    try:
+        return [line.strip() for line in str(error).splitlines() if line.strip()]
+    except Exception:  # `__str__` is user code too
+        return []
 
 
 def _place(error: BaseException) -> str:
     """Return the innermost line outside installed libraries and this program."""
+    try:
+        return _find_place(error)
+    except Exception:  # generated code may say that it is in any file
+        return ""
+
+
+def _find_place(error: BaseException) -> str:
     ours = str(Path(__file__).resolve().parent)
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f" ({error.filename}:{error.lineno})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from modelreg.registry.contents import StoredFile
-from modelreg.registry.digests import json_digest, sha256_hex
+from modelreg.registry.digests import file_digest, json_digest, sha256_hex
 from modelreg.registry.errors import SourceError
 from modelreg.registry.records import SourceInfo
 from modelreg.registry.sources.external import MODEL_NAME, check_location
@@ -40,6 +40,15 @@ def ingest_source(inspected: InspectedSource, storage: Storage, *, progress: Pro
         unbuildable=inspected.unbuildable,
         warnings=inspected.warnings,
     )
+
+
+def hash_source(inspected: InspectedSource) -> str:
+    """Return the digest that an inspected source has once it is stored; every file is read, nothing is stored."""
+    files = tuple(
+        StoredFile(path=file.name, digest=file_digest(file.path), size_bytes=file.size_bytes)
+        for file in inspected.files
+    )
+    return source_digest(files)
 
 
 def source_digest(files: tuple[StoredFile, ...]) -> str:

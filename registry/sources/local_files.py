@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from modelreg.registry.errors import SourceError
-
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+from modelreg.registry.regular_files import irregularity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +100,7 @@ def unreadable(path: Path, error: OSError | ValueError) -> SourceError:
 
 
 def _identity(found: os.stat_result, path: Path) -> FileIdentity:
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+    if kind := irregularity(found.st_mode):
         raise SourceError(f"{shown(path)} is {kind}, not a file")
     return FileIdentity(
         device=found.st_dev,

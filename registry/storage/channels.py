@@ -72,7 +72,10 @@ class LocalChannels:
             found = self._read_generation(place, generation)
             if found is None:
                 self._layout.require_mounted()
-                raise NotFoundError(f"channel {place.name} has no generation {generation} in its history")
+                raise NotFoundError(
+                    f"channel {place.name} has no generation {generation} in its history",
+                    hint="Choose one that is there with --to-generation; `modelreg history` lists them.",
+                )
             return found
 
     def _read_generation(self, place: ChannelPlace, generation: int) -> Pointer | None:

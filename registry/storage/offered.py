@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from modelreg.registry.errors import SourceError
-
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
+from modelreg.registry.regular_files import irregularity
 
 
 class OfferedFile:
@@ -83,8 +75,7 @@ def offered_file(path: Path) -> Iterator[OfferedFile]:
 
 
 def _require_regular(path: Path, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
+    if kind := irregularity(mode):
         raise SourceError(f"{path} is {kind}, not a regular file")
 
 

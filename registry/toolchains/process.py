@@ -50,15 +50,25 @@ class WorkerJobError(WorkerError):
 
 
 class WorkerDiedError(WorkerError):
-    """The worker process ended by itself."""
+    """The worker process ended by itself; `return_code` is that of `subprocess`, None where it still runs."""
 
     default_hint = "The build log has what it said before; run again with -v to see it."
+
+    def __init__(self, message: str, *, return_code: int | None) -> None:
+        super().__init__(message)
+        self.return_code = return_code
 
 
 class WorkerTimeoutError(WorkerError):
     """The worker took too long and was killed."""
 
     default_hint = "Give it more time with --timeout, or look into the build log."
+
+
+class WorkerLogError(WorkerTimeoutError):
+    """The worker wrote more log than it may and was killed."""
+
+    default_hint = "Look into the build log: something repeats there."
 
 
 class WorkerProtocolError(WorkerError):
@@ -86,6 +96,7 @@ class Worker:
         self._pipe = TimedPipe(process.stdin.fileno(), process.stdout.fileno(), self._watch)
         self._requests = cast(BinaryIO, self._pipe)
         self._answers = cast(BinaryIO, io.BufferedReader(self._pipe, buffer_size=1 << 16))
+        self._is_dead = False
         self.python_version = ""
 
     @classmethod
@@ -163,7 +174,7 @@ class Worker:
         Raises:
             WorkerJobError: The job raised.
             WorkerDiedError: The child exited or was killed by a signal.
-            WorkerTimeoutError: `timeout_s` passed, or the log outgrew its limit.
+            WorkerTimeoutError: `timeout_s` passed; as `WorkerLogError`, the log outgrew its limit.
             WorkerProtocolError: The child answered garbage.
         """
         deadline = time.monotonic() + timeout_s
@@ -251,17 +262,22 @@ class Worker:
             if frame.get("kind") != "progress":
                 return frame, arrays
             on_progress(frame.get("fraction"), str(frame.get("message", "")))
+            self._watch_log()
 
     def _watch(self) -> None:
-        """Look at the log while waiting: a worker that prints without end must not fill the disk."""
+        """Look after the child while nothing comes: something it started may hold the pipe open when it is dead."""
+        self._watch_log()
+        if self._is_dead:  # and nothing came since: what it said last has been read
+            raise self._died()
+        self._is_dead = self._process.poll() is not None
+
+    def _watch_log(self) -> None:
+        """Kill a worker that prints without end: it must not fill the disk."""
         size_bytes = self._log_path.stat().st_size if self._log_path.exists() else 0
         if size_bytes > MAX_LOG_BYTES:
             self.kill()
             os.truncate(self._log_path, MAX_LOG_BYTES)
-            raise WorkerTimeoutError(
-                f"worker {self._name} wrote more than {MAX_LOG_BYTES >> 20} MiB of log and was killed",
-                hint="Look into the build log: something repeats there.",
-            )
+            raise WorkerLogError(f"worker {self._name} wrote more than {MAX_LOG_BYTES >> 20} MiB of log and was killed")
 
     def _timed_out(self, timeout_s: float) -> WorkerTimeoutError:
         return WorkerTimeoutError(f"worker {self._name} took longer than {timeout_s:g} s and was killed{self._last()}")
@@ -270,8 +286,9 @@ class Worker:
         try:
             code = self._process.wait(_CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return WorkerDiedError(f"worker {self._name} closed its output without an answer{self._last()}")
-        return WorkerDiedError(f"worker {self._name} {describe_exit(code)}{self._last()}")
+            message = f"worker {self._name} closed its output without an answer{self._last()}"
+            return WorkerDiedError(message, return_code=None)
+        return WorkerDiedError(f"worker {self._name} {describe_exit(code)}{self._last()}", return_code=code)
 
     def _last(self) -> str:
         tail = self.log_tail(1)
@@ -282,8 +299,13 @@ def describe_exit(code: int) -> str:
     """Return what a return code of `subprocess` means, in words."""
     if code >= 0:
         return f"exited with code {code} without an answer"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
+    name = name_signal(-code)
     return f"was killed by {name}" + (" (perhaps out of memory)" if name == "SIGKILL" else "")
+
+
+def name_signal(number: int) -> str:
+    """Return the name of a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -165,7 +165,10 @@ def _load_jobs(path: str) -> Mapping[str, Callable[[Dict[str, Any], Arrays, Repo
 
 def _error_frame(error: BaseException) -> Dict[str, Any]:
     traceback.print_exc()
-    message = str(error)[:MAX_MESSAGE_CHARACTERS]
+    try:
+        message = str(error)[:MAX_MESSAGE_CHARACTERS]
+    except Exception:  # an exception of somebody's library may be as broken as the rest of it
+        message = ""
     details = getattr(error, "details", {})
     return {
         "kind": "error",

@@ -3,7 +3,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -32,9 +34,10 @@ from modelreg.registry.errors import (
     UsageError,
     WorkerError,
 )
-from modelreg.registry.records import VersionRecord
+from modelreg.registry.records import EngineRecord, VersionRecord
 from modelreg.registry.words import Backend, EngineStatus, Precision
 from modelreg.runtime.runner import WorkerRunner
+from modelreg_testing.control_flow import branching_net, looping_net
 from modelreg_testing.onnx_models import conv_net, make_model, mlp, save_with_external_data, sequence_output, value
 from modelreg_testing.workshop import Workshop, overflowing_net
 
@@ -209,7 +212,9 @@ def test_excluded_nodes_are_kept_and_listed(workshop: Workshop, version: Version
 
 
 def test_excluding_everything_is_a_failed_build(workshop: Workshop, version: VersionRecord) -> None:
-    with pytest.raises(PrecisionError, match="no node became int8"):
+    with pytest.raises(
+        PrecisionError, match="no node of this model can become INT8: its 3 weighted nodes are excluded"
+    ):
         workshop.build(
             version,
             Precision.INT8,
@@ -218,7 +223,7 @@ def test_excluding_everything_is_a_failed_build(workshop: Workshop, version: Ver
         )
     (failed,) = workshop.engines(version)
     assert failed.status is EngineStatus.FAILED
-    assert "no node became int8" in failed.error
+    assert "no node of this model can become INT8" in failed.error
 
 
 def test_a_level_that_makes_no_integer_kernels_fails_with_the_nodes(workshop: Workshop, version: VersionRecord) -> None:
@@ -420,8 +425,126 @@ def test_a_model_without_weights_cannot_become_int8(workshop: Workshop) -> None:
     node = helper.make_node("Relu", ["x"], ["y"], name="relu")
     version = workshop.register(make_model([node], inputs=[value("x", ["N", 4])], outputs=[value("y", ["N", 4])]))
     calibration = workshop.calibration({"x": np.ones((4, 4), np.float32)})
-    with pytest.raises(PrecisionError, match="no Conv, Gemm, MatMul with constant weights"):
+    with pytest.raises(PrecisionError, match="can become INT8: it has no Conv, Gemm, MatMul, only Relu"):
         workshop.build(version, Precision.INT8, calibration=calibration)
+
+
+def test_a_model_whose_weights_are_all_in_a_loop_cannot_become_int8(workshop: Workshop) -> None:
+    version = workshop.register(looping_net())
+    calibration = workshop.calibration({"x": np.ones((4, 4), np.float32)})
+    with pytest.raises(PrecisionError, match=r"can become INT8: step_matmul \(MatMul\) lies inside a branch or loop"):
+        workshop.build(version, Precision.INT8, calibration=calibration)
+
+
+def test_products_of_two_activations_are_all_that_need_be(workshop: Workshop) -> None:
+    node = helper.make_node("MatMul", ["x", "z"], ["y"], name="product")
+    inputs = [value("x", ["N", 4, 4]), value("z", ["N", 4, 4])]
+    version = workshop.register(make_model([node], inputs=inputs, outputs=[value("y", ["N", 4, 4])]))
+    numbers = np.random.default_rng(0).normal(size=(8, 4, 4)).astype(np.float32)
+    calibration = workshop.calibration({"x": numbers, "z": numbers})
+    assert workshop.build(version, Precision.INT8, calibration=calibration).engine.realised["converted"] == 1
+
+
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize("excluded", [(), ("choice",)])
+def test_fp16_reaches_into_branches_that_use_the_graph_around_them(
+    workshop: Workshop, flag: bool, excluded: tuple[str, ...]
+) -> None:
+    version = workshop.register(branching_net())
+    engine = workshop.build(version, Precision.FP16, nodes_to_exclude=excluded).engine
+    assert engine.realised["stayed"] == []
+    assert ("then_matmul (MatMul)" in engine.realised["kept"]) is bool(excluded)
+    feed = {"x": np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32), "flag": np.array(flag)}
+    check_both_modes(workshop, version, engine, feed)
+
+
+def test_fp16_reaches_into_loops_that_use_the_graph_around_them(workshop: Workshop) -> None:
+    version = workshop.register(looping_net())
+    engine = workshop.build(version, Precision.FP16).engine
+    assert engine.realised["stayed"] == []
+    assert engine.realised["converted"] == 4
+    check_both_modes(workshop, version, engine, {"x": np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)})
+
+
+def check_both_modes(
+    workshop: Workshop, version: VersionRecord, engine: EngineRecord, feed: dict[str, NDArray[np.generic]]
+) -> None:
+    """Run the plan and the rounded variant, and hold both to the source."""
+    with workshop.database.read() as connection:
+        variant = engines.find_variant(
+            connection, source_digest=version.source.digest, recipe_digest=variant_recipe_digest(engine.recipe)
+        )
+    assert variant is not None
+    source = workshop.fetch(version.source.files, "source")
+    want = onnxruntime.InferenceSession(str(source), providers=["CPUExecutionProvider"]).run(None, feed)[0]
+    with WorkerRunner(workshop.fetch(engine.files, "plan"), backend=Backend.ONNXRUNTIME) as runner:
+        np.testing.assert_allclose(runner.run(feed)["y"], want, rtol=2e-2, atol=2e-2)
+    with WorkerRunner(workshop.fetch(variant, "v"), backend=Backend.ONNXRUNTIME, mode="rounded") as runner:
+        rounded = runner.run(feed)["y"]
+        np.testing.assert_allclose(rounded, want, rtol=2e-2, atol=2e-2)
+        np.testing.assert_array_equal(rounded, rounded.astype(np.float16).astype(np.float32))
+
+
+BUILD_INT8 = """
+import sys
+from pathlib import Path
+import numpy as np
+from modelreg.registry.words import Precision
+from modelreg_testing.onnx_models import conv_net
+from modelreg_testing.workshop import Workshop
+
+workshop = Workshop.open(Path(sys.argv[1]))
+images = np.random.default_rng(0).normal(size=(110, 1, 12, 12)).astype(np.float32)
+calibration = workshop.calibration({"image": images})
+engine = workshop.build(workshop.register(conv_net()), Precision.INT8, calibration=calibration).engine
+print(engine.variant_digest, engine.plan_digest)
+"""
+
+
+def test_int8_has_the_same_bytes_in_every_process(tmp_path: Path) -> None:
+    path = os.pathsep.join(each for each in sys.path if each)
+    digests = []
+    for seed in ("1", "2"):
+        (tmp_path / seed).mkdir()
+        done = subprocess.run(
+            [sys.executable, "-c", BUILD_INT8, str(tmp_path / seed)],
+            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        digests.append(done.stdout.split()[-2:])
+    assert digests[0] == digests[1]
+
+
+KILLED_BUILD = """
+import os, signal, sys
+from pathlib import Path
+from modelreg.builders.backends import OrtBuilder
+from modelreg.registry.words import Precision
+from modelreg_testing.onnx_models import mlp
+from modelreg_testing.workshop import Workshop
+
+OrtBuilder.build = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+workshop = Workshop.open(Path(sys.argv[1]))
+workshop.build(workshop.register(mlp()), Precision.FP32)
+"""
+
+
+def test_the_folder_of_a_killed_build_goes_with_the_next_build(
+    workshop: Workshop, version: VersionRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, other = tmp_path / "tmp", tmp_path / "other"
+    place.mkdir()
+    other.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+    done = subprocess.run([sys.executable, "-c", KILLED_BUILD, str(other)], env=env, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(list(place.glob("modelreg-build-*"))) == 1
+    workshop.build(version, Precision.FP32)
+    assert list(place.glob("modelreg-build-*")) == []
 
 
 def test_two_versions_of_one_model_do_not_share_engines(workshop: Workshop, version: VersionRecord) -> None:

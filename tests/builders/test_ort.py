@@ -102,6 +102,27 @@ def test_a_source_that_runs_on_no_random_input_asks_for_a_golden_set(tmp_path: P
     assert build(save(model, tmp_path / "m.onnx"), tmp_path, inputs=fitting)["checked"]["runs"] == 1
 
 
+@pytest.mark.parametrize(
+    ("shape", "needed"), [([2**40, 2**20], "4,294,967,296.0 GiB"), ([200_000, 200_000], "149.0 GiB")]
+)
+def test_an_input_too_big_to_be_tried_says_how_big_and_asks_for_a_golden_set(
+    tmp_path: Path, shape: list[int], needed: str
+) -> None:
+    model = make_model(
+        [helper.make_node("ReduceMax", ["x"], ["y"], name="max", keepdims=0)],
+        inputs=[value("x", shape)],
+        outputs=[value("y", [])],
+    )
+    with pytest.raises(OrtBuildError, match=rf"^the trial input of 'x' would need {needed}$") as caught:
+        build(save(model, tmp_path / "m.onnx"), tmp_path)
+    assert "golden set" in caught.value.details["hint"]
+
+
+def test_a_batch_too_big_to_be_tried_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ort, "_TRIAL_BYTES", 16 * 4)
+    assert build(save(mlp(), tmp_path / "m.onnx"), tmp_path)["checked"]["shapes"] == [{"x": [1, 16]}]
+
+
 def test_golden_inputs_that_the_source_refuses_fail(tmp_path: Path) -> None:
     with pytest.raises(OrtBuildError, match="the source does not run on the golden inputs"):
         build(save(mlp(), tmp_path / "m.onnx"), tmp_path, inputs={"x": np.ones((2, 3), np.float32)})

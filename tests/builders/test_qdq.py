@@ -155,6 +155,13 @@ def test_excluded_nodes_and_op_types_have_no_quantised_weights(tmp_path: Path) -
     assert quantised == {"conv2.weight_quantized"}
 
 
+@pytest.mark.parametrize("method", ["entropy", "minmax"])
+def test_a_model_without_a_node_to_quantise_is_refused_in_words(tmp_path: Path, method: str) -> None:
+    every_type = sorted({node.op_type for node in conv_net().graph.node})
+    with pytest.raises(VariantError, match="no node of this model can become INT8"):
+        quantise(conv_net(), tmp_path, data=images(), excluded_op_types=every_type, method=method)
+
+
 def chain() -> onnx.ModelProto:
     """Three convolutions with nothing between them."""
     rng = np.random.default_rng(0)
@@ -188,13 +195,18 @@ def batch_norm_net() -> onnx.ModelProto:
     ones = np.ones(4, np.float32)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["m"], name="matmul"),
-        helper.make_node("Add", ["m", "b"], ["y"], name="add"),
+        helper.make_node("Add", ["m", "b"], ["a"], name="add"),
+        helper.make_node("MatMul", ["a", "v"], ["y"], name="other"),
     ]
     return make_model(
         nodes,
         inputs=[value("x", ["N", 8])],
         outputs=[value("y", ["N", 4])],
-        initializers=[weight("w", np.ones((8, 4), np.float32)), weight("b", ones)],
+        initializers=[
+            weight("w", np.ones((8, 4), np.float32)),
+            weight("b", ones),
+            weight("v", np.ones((4, 4), np.float32)),
+        ],
     )
 
 
@@ -221,6 +233,47 @@ def test_an_activation_that_overflows_is_named(tmp_path: Path) -> None:
 def test_constant_activations_of_zero_do_no_harm(tmp_path: Path) -> None:
     made = quantise(mlp(), tmp_path, data=np.zeros((16, 16), np.float32))
     assert np.isfinite(outputs(made, np.zeros((2, 16), np.float32))).all()
+
+
+@pytest.mark.parametrize("method", ["entropy", "minmax", "percentile"])
+def test_activations_next_to_zero_do_no_harm(tmp_path: Path, method: str) -> None:
+    model = mlp()
+    for tensor in model.graph.initializer:
+        if tensor.name.endswith("bias"):
+            tensor.CopyFrom(weight(tensor.name, np.zeros(tensor.dims, np.float32)))
+    made = quantise(model, tmp_path, data=np.full((16, 16), 1e-42, np.float32), method=method)
+    assert np.isfinite(outputs(made, np.ones((2, 16), np.float32))).all()
+
+
+def test_a_tensor_that_a_branch_uses_is_made_before_it_and_not_fused_away(tmp_path: Path) -> None:
+    branch = [
+        helper.make_graph([helper.make_node(op, ["h"], [op], name=op)], op, [], [value(op, ["N", 4])])
+        for op in ("Neg", "Abs")
+    ]
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("Flatten", ["c"], ["h"], name="flatten"),
+        helper.make_node("Relu", ["h"], ["r"], name="relu"),
+        helper.make_node("MatMul", ["r", "v"], ["m"], name="matmul"),
+        helper.make_node("ReduceMax", ["m"], ["top"], name="top", keepdims=0),
+        helper.make_node("Greater", ["top", "zero"], ["positive"], name="greater"),
+        helper.make_node("If", ["positive"], ["b"], name="if", then_branch=branch[0], else_branch=branch[1]),
+        helper.make_node("Add", ["m", "b"], ["y"], name="add"),
+    ]
+    model = make_model(
+        nodes,
+        inputs=[value("x", ["N", 2, 2, 2])],
+        outputs=[value("y", ["N", 4])],
+        initializers=[
+            weight("w", rng.normal(size=(4, 2, 2, 2)).astype(np.float32)),
+            weight("v", rng.normal(size=(4, 4)).astype(np.float32)),
+            numpy_helper.from_array(np.array(0, np.float32), "zero"),
+        ],
+    )
+    data = rng.normal(size=(64, 2, 2, 2)).astype(np.float32)
+    made = quantise(model, tmp_path, data=data)
+    assert snr_db(outputs(made, data), outputs(model, data)) > 20
 
 
 def test_old_opsets_are_raised_for_per_channel_weights(tmp_path: Path) -> None:

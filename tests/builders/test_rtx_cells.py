@@ -108,7 +108,7 @@ def test_excluded_nodes_stay_and_are_listed(workshop: Workshop, version: Version
 
 
 def test_excluding_everything_is_a_failed_build(workshop: Workshop, version: VersionRecord) -> None:
-    with pytest.raises(PrecisionError, match="no node became int8"):
+    with pytest.raises(PrecisionError, match="its 3 weighted nodes are excluded"):
         workshop.fill(request(workshop, version, INT8, op_types_to_exclude=("Conv", "Gemm")))
     assert workshop.engines(version)[0].status is EngineStatus.FAILED
 

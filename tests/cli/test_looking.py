@@ -138,6 +138,89 @@ def test_history_of_a_model_shows_all_its_channels_and_marks_what_is_active(stoc
     ]
 
 
+def test_history_of_a_model_that_was_never_promoted_says_so(shop: Shop) -> None:
+    shop.add_version()
+    result = shop.cli("history", "lenet")
+    assert (result.code, result.out) == (0, "")
+    assert "nothing of lenet was promoted yet" in result.err
+    shop.cli("promote", "lenet:1", "--to", "production")
+    assert "no generation before 1" in shop.cli("history", "lenet", "--before", 1).err
+
+
+def test_history_is_one_line_a_generation_however_long_its_message(stocked: Shop) -> None:
+    why = "a message that is longer than any screen is wide, " * 4
+    stocked.cli("promote", "lenet:1", "--to", "staging", "-m", why)
+    lines = stocked.cli("history", "lenet@staging").out.splitlines()
+    assert len(lines) == 2
+    assert lines[1].endswith(why.rstrip())
+
+
+def test_verbose_shows_whole_digests_and_who(stocked: Shop) -> None:
+    source = stocked.cli("show", "lenet:1", "--json").document["source"]["sha256"]
+    release = stocked.cli("which", "lenet@production", "--json").document["release"]
+    for words, fact in (
+        (("list", "lenet"), source),
+        (("list", "lenet"), "run=1"),
+        (("list",), "production 1 (generation 1)"),
+        (("which", "lenet@production"), f"release {release}"),
+        (("which", "lenet@production"), "by ada@lab: first"),
+        (("history", "lenet"), release),
+        (("diff", "lenet:1", "lenet:2"), source),
+        (("doctor",), "generation 1 in both"),
+    ):
+        said = stocked.cli(*words, "-v").out
+        assert fact in said, words
+        assert words[0] == "doctor" or fact not in stocked.cli(*words).out.replace(f"/{release}/", ""), words
+
+
+def test_a_bare_name_says_which_version_it_means(stocked: Shop) -> None:
+    for words in (("verify", "lenet"), ("diff", "lenet", "lenet:1"), ("validate", "lenet", "--dry-run")):
+        assert "lenet means lenet:2, the newest\n" in stocked.cli(*words).err, words
+    assert "means" not in stocked.cli("verify", "lenet:1").err
+
+
+def test_the_log_of_a_build_can_be_read(stocked: Shop) -> None:
+    assert stocked.cli("show", "lenet:1", "--log", 2).out == "log lenet:1 cpu fp16\n"
+    assert stocked.cli("show", "lenet", "--log", 4).out == "log lenet:2 cpu fp32\n"
+    assert stocked.cli("show", "lenet:1", "--log", 2, "--json").document["log"] == "log lenet:1 cpu fp16"
+    for words, fact in (
+        (("show", "lenet:1", "--log", 4), "engine 4 is not one of lenet:1"),
+        (("show", "vgg", "--log", 4), "It is one of lenet:2."),
+        (("show", "lenet:1", "--log", 99), "there is no engine 99"),
+    ):
+        refused = stocked.cli(*words)
+        assert refused.code == 1
+        assert fact in refused.err, words
+
+
+def test_numbers_of_a_diff_are_numbers_for_programs(stocked: Shop) -> None:
+    stocked.cli("promote", "lenet:2", "--to", "staging", "--override-gates", "-m", "to compare")
+    rows = stocked.cli("diff", "lenet:1", "lenet:2", "--json").document["differences"]
+    differences = {row["field"]: (row["left"], row["right"]) for row in rows}
+    size = differences["cpu fp16 onnxruntime size"]
+    assert size[0] > 0
+    assert size[1] is None
+    gate = next(value for field, value in differences.items() if "fp32 onnxruntime gate" in field)
+    assert gate[1] == {"outcome": "fail", "measured": 0.2}
+
+
+def test_doctor_has_one_row_for_a_channel_that_is_well_and_sums_up(stocked: Shop) -> None:
+    out = stocked.cli("doctor").out
+    assert out.count("lenet@production") == 1
+    assert out.splitlines()[-1].startswith("all is well: ")
+    assert out.splitlines()[-1].endswith(", 1 channel")
+    assert stocked.cli("doctor", "-v").out.count("lenet@production") == 2
+    release = stocked.cli("which", "lenet@production", "--json").document["release"]
+    plan = stocked.path / "store" / "releases" / release / "cpu" / "model.onnx"
+    plan.chmod(0o644)
+    plan.write_bytes(b"x" * plan.stat().st_size)
+    ill = stocked.cli("doctor")
+    assert ill.code == 6
+    assert ill.out.count("lenet@production") == 2
+    assert "not all is well" in ill.out
+    assert "1 damage" in ill.out
+
+
 def test_history_pages(stocked: Shop) -> None:
     stocked.cli("promote", "lenet:1", "--to", "production", "--precision", "fp32")
     stocked.cli("promote", "lenet:1", "--to", "production", "--precision", "fp16")
@@ -169,6 +252,7 @@ def test_diff_of_two_channels_compares_what_they_serve(stocked: Shop) -> None:
 
 
 def test_policy_show_works_outside_a_registry_and_inside_with_its_changes(shop: Shop) -> None:
+    shop.add_version(precisions=())
     assert "accuracy_drop" in run_cli("policy", "show", "fp16").out
     assert ["accuracy_drop", "task", "<=", "0.01"] in lines_of(shop.cli("policy", "show", "int8").out)
     shipped = shop.cli("policy", "show", "int8", "--json").document
@@ -219,7 +303,7 @@ def test_doctor_without_a_database_says_what_still_works(stocked: Shop) -> None:
     stocked.database_path.unlink()
     found = stocked.cli("doctor")
     assert found.code == 1
-    assert "need a person" in found.err
+    assert "1 problem needs a person" in found.err
     assert "`which` and `rollback` work from the store" in found.out
 
 

@@ -105,3 +105,18 @@ def test_one_step_alone_counts_no_engines(monkeypatch: pytest.MonkeyPatch) -> No
     with redirect_stderr(terminal), Reporter(no_color=True).step("a step") as tell:
         tell(1.0, "done")
     assert "engines" not in terminal.getvalue()
+
+
+def test_a_step_that_needs_no_work_says_why_and_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Reporter().board(total=2) as board:
+        board.pass_over("lenet:1 fp32 for cpu: engine 1 is reused")
+    assert capsys.readouterr().err == "lenet:1 fp32 for cpu: engine 1 is reused\n"
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    terminal = Terminal()
+    with redirect_stderr(terminal), Reporter(no_color=True).board(total=2) as board:
+        board.pass_over("engine 1 is reused")
+        board.pass_over("engine 2 is reused")
+    assert "engine 2 is reused" in terminal.getvalue()

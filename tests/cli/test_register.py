@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,79 @@ def test_a_dry_run_checks_everything_and_stores_nothing(shop: Shop, lenet: Path,
     assert contents(shop) == before
 
 
+def test_a_dry_run_of_known_bytes_names_their_version(shop: Shop, lenet: Path, tmp_path: Path) -> None:
+    assert shop.cli("register", "lenet", lenet, "--dry-run", "--json").document["already"] is None
+    shop.cli("register", "lenet", lenet)
+    assert "is registered already as lenet:1" in shop.cli("register", "lenet", lenet, "--dry-run").out
+    assert shop.cli("register", "lenet", lenet, "--dry-run", "--json").document["already"] == "lenet:1"
+    assert "would register other" in shop.cli("register", "other", lenet, "--dry-run").out
+    big = onnx_models.save_with_external_data(onnx_models.mlp(), tmp_path / "big.onnx")
+    shop.cli("register", "big", big)
+    assert shop.cli("register", "big", big, "--dry-run", "--json").document["already"] == "big:1"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "fact"),
+    [
+        (["--reference", "model.py", "--inputs", "i.npz"], 2, "--reference model.py names no factory"),
+        (["--reference", "model.py:", "--inputs", "i.npz", "--weights", "w.pt"], 2, "Write model.py:NAME"),
+        (["--reference", "model.py:M", "--inputs", "inputs.py"], 2, "--inputs inputs.py names no iterator"),
+        (["--reference", "absent.py:M", "--inputs", "i.npz"], 1, "absent.py is not a file"),
+        (["--reference", "model.py:M", "--inputs", "absent.npz"], 1, "absent.npz is not a file"),
+        (["--reference", "model.py:M", "--inputs", "i.npz", "--weights", "absent.pt"], 1, "absent.pt is not a file"),
+        (["--reference", "absent.pt", "--inputs", "i.npz"], 1, "absent.pt is not a file"),
+    ],
+)
+def test_what_a_capture_lacks_is_said_before_the_reference_is_run(
+    shop: Shop, lenet: Path, words: list[str], code: int, fact: str
+) -> None:
+    for name in ("model.py", "i.npz", "w.pt", "inputs.py"):
+        Path(name).touch()
+    refused = shop.cli("register", "lenet", lenet, *words)
+    assert refused.code == code
+    assert fact in refused.err
+    assert "running the reference" not in refused.err
+
+
+def test_a_missing_pytorch_is_said_before_the_reference_is_run(
+    shop: Shop, lenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in ("model.py", "i.npz"):
+        (tmp_path / name).touch()
+    refused = shop.cli("register", "lenet", lenet, "--reference", "model.py:M", "--inputs", "i.npz")
+    assert refused.code == 1
+    assert "PyTorch is not installed" in refused.err
+    assert "running the reference" not in refused.err
+    assert "warning" not in refused.err
+
+
+def test_a_reference_without_weights_is_warned_of(shop: Shop, lenet: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("raise ValueError('no')")
+    (tmp_path / "i.npz").touch()
+    words = ("register", "lenet", lenet, "--reference", "model.py:M", "--inputs", "i.npz")
+    assert "warning: no --weights: the reference has whatever weights model.py:M makes" in shop.cli(*words).err
+    (tmp_path / "w.pt").touch()
+    assert "warning" not in shop.cli(*words, "--weights", "w.pt").err
+
+
+def test_what_a_reference_prints_is_shown_with_verbose_alone(shop: Shop, lenet: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("print('hello from the model')\nraise ValueError('no')\n")
+    save_npz(tmp_path / "i.npz", {"x": np.zeros((2, 2), np.float32)})
+    words = ("register", "lenet", lenet, "--reference", "model.py:M", "--inputs", "i.npz")
+    assert "hello from the model" not in shop.cli(*words).err
+    assert "hello from the model" in shop.cli(*words, "-v").err
+
+
+def test_a_reference_that_takes_too_long_is_ended(shop: Shop, lenet: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("import time\ntime.sleep(60)\n")
+    save_npz(tmp_path / "i.npz", {"x": np.zeros((2, 2), np.float32)})
+    words = ("register", "lenet", lenet, "--reference", "model.py:M", "--inputs", "i.npz", "--timeout", "0.5")
+    refused = shop.cli(*words)
+    assert refused.code == 1
+    assert "took longer than 0.5 s" in refused.err
+
+
 def test_what_is_odd_about_a_model_is_a_warning_and_stays_visible(shop: Shop, tmp_path: Path) -> None:
     path = onnx_models.save(onnx_faults.duplicate_node_names(), tmp_path / "odd.onnx")
     for words in (("--dry-run",), ()):
@@ -132,6 +206,7 @@ def test_what_is_odd_about_a_model_is_a_warning_and_stays_visible(shop: Shop, tm
         (["--inputs", "i.npz", "--golden", "g.npz"], "--inputs belongs to --reference"),
         (["--activations"], "--activations belongs to --reference"),
         (["--seed", "3"], "--seed belongs to --reference"),
+        (["--timeout", "3"], "--timeout belongs to --reference"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused_with_exit_2(

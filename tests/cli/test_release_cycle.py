@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from modelreg.registry.words import Precision, Verdict
 from modelreg_testing.cli import Shop
+from modelreg_testing.registry import add_validation
 
 
 def pointer_of(shop: Shop) -> tuple[int, int]:
@@ -161,6 +163,55 @@ def test_unknown_things_are_named_with_exit_1(two_versions: Shop) -> None:
         assert fact in result.err, words
         assert result.out == "", words
     assert "Did you mean 'lenet'?" in shop.cli("show", "lenett").err
+
+
+def test_names_that_are_nearly_right_are_offered_and_unknown_models_told_apart(two_versions: Shop) -> None:
+    shop = two_versions
+    shop.cli("promote", "lenet:1", "--to", "production")
+    for words, fact in (
+        (("which", "lenet@prodction"), "Did you mean 'production'?"),
+        (("rollback", "lenet@prodction"), "Did you mean 'production'?"),
+        (("diff", "lenet@prodction", "lenet@production"), "Did you mean 'production'?"),
+        (("which", "nothing@production"), "nothing of a model 'nothing' was ever promoted"),
+        (("rollback", "lenett@production"), "Did you mean 'lenet'?"),
+        (("rollback", "lenet@production"), "`modelreg history lenet@production` with --to-generation"),
+        (("rollback", "lenet@production", "--to-generation", 7), "lenet@production is at 1"),
+        (("rollback", "lenet@production", "--expect-current", 7), "lenet@production is at generation 1, expected 7"),
+        (("promote", "lenet:2", "--to", "production", "--expect-current", 7), "`modelreg history lenet@production`"),
+    ):
+        assert fact in shop.cli(*words).err, words
+
+
+def test_channel_is_another_word_for_to_and_a_rollback_takes_a_reference(two_versions: Shop) -> None:
+    shop = two_versions
+    first = shop.cli("promote", "lenet:1", "--channel", "production")
+    assert first.code == 0
+    assert first.err == "new channel production\n"
+    second = shop.cli("promote", "lenet:2", "--to", "production")
+    assert "new channel" not in second.err
+    assert shop.cli("rollback", "lenet@production").code == 0
+    assert shop.cli("rollback", "lenet@production", "--channel", "production", "--to-generation", 2).code == 0
+    assert pointer_of(shop) == (2, 4)
+
+
+def test_a_preferred_precision_that_does_not_pass_is_said_to_be_passed_over(shop: Shop) -> None:
+    fp32, int8 = shop.add_version(precisions=(Precision.FP32, Precision.INT8))
+    with shop.database() as database, database.write() as connection:
+        add_validation(connection, int8, verdict=Verdict.FAIL, golden=shop.storage.put_bytes(b"golden").digest)
+    done = shop.cli("promote", "lenet:1", "--to", "production")
+    assert f"engine {fp32.id}" in done.out
+    assert "passed over: cpu int8: validation fail" in done.out
+    again = shop.cli("promote", "lenet:1", "--to", "staging", "--json").document
+    assert len(again["passed_over"]) == 1
+    assert "passed over" not in shop.cli("promote", "lenet:1", "--to", "qa", "--precision", "fp32").out
+
+
+def test_a_list_option_that_is_repeated_adds_up(shop: Shop) -> None:
+    shop.add_version(word=1)
+    words = ("promote", "lenet:1", "--to", "production", "--target", "cpu", "--target", "sm_90,cpu")
+    plan = shop.cli(*words, "--dry-run", "--json").document
+    assert [choice["target"] for choice in plan["targets"]] == ["cpu", "sm_90"]
+    assert "modelreg build lenet:1 --target sm_90" in shop.cli(*words).err
 
 
 def test_dry_runs_and_drills_move_nothing(two_versions: Shop) -> None:

@@ -1,11 +1,21 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
 
-from modelreg.config.policy import Metric, Policy, Rule, Scope, load_policy, loosened_rules
+from modelreg.config.policy import (
+    Metric,
+    Policy,
+    Rule,
+    Scope,
+    load_policy,
+    loosened_rules,
+    missing_demands,
+    parse_policy,
+)
 from modelreg.registry.errors import ConfigError
 from modelreg.registry.words import Precision
 
@@ -97,6 +107,34 @@ def test_loosening_is_told_from_tightening(tmp_path: Path) -> None:
     assert "floating sqnr_db >= 40 is dropped" in loosened_rules(fewer, base=base)
 
 
+@pytest.mark.parametrize("precision", JUDGED)
+def test_a_stored_policy_is_read_back_as_it_was(precision: Precision) -> None:
+    policy = load_policy(precision)
+    read = parse_policy(policy.to_json())
+    assert read.digest == policy.digest
+    assert set(read.rules) == set(policy.rules)
+
+
+def test_what_an_earlier_policy_did_not_demand_is_named(tmp_path: Path) -> None:
+    shipped = load_policy(Precision.INT8)
+    text = '[[rules]]\nmetric = "cosine"\nlimit = 0.9\n[[rules]]\nmetric = "max_abs"\nlimit = 2\n'
+    mixed = load_policy(Precision.INT8, override=write(tmp_path / "mixed.toml", text))
+    assert missing_demands(shipped, current=shipped) == []
+    assert missing_demands(mixed, current=shipped) == ["cosine >= 0.9 was looser than >= 0.99"]
+    assert missing_demands(shipped, current=mixed) == ["max_abs <= 2 was not asked"]
+
+
+def test_a_home_policy_that_is_there_and_cannot_be_read_is_refused_not_skipped(tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "int8.toml").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_policy(Precision.INT8, home=tmp_path)
+    (tmp_path / "loop").mkdir()
+    (tmp_path / "loop" / "policies").symlink_to("policies")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_policy(Precision.INT8, home=tmp_path / "loop")
+
+
 def test_nan_meets_no_limit() -> None:
     for metric in Metric:
         rule = Rule(metric=metric, applies_to=Scope.FLOATING, limit=0.0)
@@ -124,6 +162,8 @@ def test_nan_meets_no_limit() -> None:
         ('[[rules]]\nmetric = "cosine"\nlimit = true\n', "finite number"),
         ('[[rules]]\nmetric = "cosine"\nlimit = nan\n', "finite number"),
         ('[[rules]]\nmetric = "cosine"\nlimit = inf\n', "finite number"),
+        ('[[rules]]\nmetric = "max_abs"\nlimit = 1' + "0" * 400, "more than 64 bits"),
+        ("rules = " + "[" * 5000 + "]" * 5000, "nests tables or lists"),
         ('[[rules]]\nmetric = "cosine"\nlimit = 1\ncomparison = "<="\n', "compared with >="),
         ('[[rules]]\nmetric = "cosine"\nlimit = 1\napplies_to = "task"\n', "cannot apply to task"),
         ('[[rules]]\nmetric = "accuracy_drop"\nlimit = 1\napplies_to = "floating"\n', "cannot apply to floating"),
@@ -137,6 +177,26 @@ def test_a_wrong_policy_is_refused_with_file_and_key(tmp_path: Path, text: str, 
         load_policy(Precision.FP16, override=path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_policy_that_is_a_pipe_a_device_or_huge_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fp16.toml")
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies/fp16.toml").symlink_to("/dev/zero")
+    large = write(tmp_path / "large.toml", "#" * (1 << 20) + "\n")
+    for options, message in [
+        ({"override": tmp_path / "fp16.toml"}, r"fp16\.toml is a named pipe, not a file"),
+        ({"home": tmp_path}, r"fp16\.toml is a device, not a file"),
+        ({"override": large}, r"large\.toml is larger than 1 MiB"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            load_policy(Precision.FP16, **options)
+
+
+def test_a_stored_limit_that_no_float_holds_is_refused() -> None:
+    rule = {"metric": "max_abs", "applies_to": "floating", "limit": 10**400}
+    with pytest.raises(ConfigError, match="must be a finite number, not 1000"):
+        parse_policy({"schema": 1, "precision": "fp16", "rules": [rule]})
 
 
 def test_a_missing_override_is_refused_but_a_missing_home_file_is_not(tmp_path: Path) -> None:

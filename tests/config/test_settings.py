@@ -1,9 +1,13 @@
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from modelreg.config import settings as settings_module
 from modelreg.config.settings import create_home, find_home, load_settings, new_home_path
-from modelreg.registry.errors import ConfigError, HomeNotFoundError, InvalidReferenceError, StorageError
+from modelreg.config.toml import read_toml
+from modelreg.registry.errors import ConfigError, HomeNotFoundError, InvalidReferenceError, StorageError, UsageError
 from modelreg.registry.words import Precision
 
 
@@ -42,6 +46,22 @@ def test_creating_a_home_again_keeps_its_settings(tmp_path: Path) -> None:
     assert create_home(tmp_path).settings.channel_targets("production") == ("cpu",)
 
 
+def uncomment(text: str) -> str:
+    return "\n".join(line.removeprefix("# ") for line in text.splitlines()[1:])
+
+
+def test_a_new_config_shows_every_section_and_key_with_its_default(tmp_path: Path) -> None:
+    home = create_home(tmp_path / "home")
+    text = home.config_path.read_text(encoding="utf-8")
+    assert all(line.startswith("#") for line in text.splitlines() if line)
+    shown = load_settings(write(tmp_path / "all.toml", uncomment(text)))
+    assert dict(shown.channels) == {"production": ("cpu",)}
+    assert replace(shown, channels={}) == load_settings(None)
+    shipped = read_toml(Path(settings_module.__file__).with_name("settings.toml"))
+    written = read_toml(tmp_path / "all.toml")
+    assert {**shipped, "channels": {"production": {"targets": ["cpu"]}}} == written
+
+
 @pytest.mark.parametrize("url", ["/srv/store", "s3://bucket/prefix", 'odd "quoted" \\ path', "tab\tin it"])
 def test_the_store_given_at_init_is_kept(tmp_path: Path, url: str) -> None:
     assert create_home(tmp_path, store_url=url).settings.store_url == url
@@ -61,6 +81,22 @@ def test_no_home_says_how_to_make_one(tmp_path: Path) -> None:
     assert "modelreg init" in raised.value.hint()
     with pytest.raises(HomeNotFoundError, match="is not a registry"):
         find_home(tmp_path)
+
+
+def test_a_folder_that_holds_a_registry_is_not_mistaken_for_it(tmp_path: Path) -> None:
+    create_home(tmp_path / ".modelreg")
+    with pytest.raises(HomeNotFoundError) as raised:
+        find_home(tmp_path)
+    assert raised.value.hint() == f"The registry in it is {tmp_path / '.modelreg'}: name that."
+
+
+def test_a_file_is_no_home(tmp_path: Path) -> None:
+    write(tmp_path / "file", "")
+    with pytest.raises(HomeNotFoundError) as raised:
+        find_home(tmp_path / "file")
+    assert "It is a file" in raised.value.hint()
+    with pytest.raises(UsageError, match="file is a file"):
+        new_home_path(tmp_path / "file")
 
 
 def test_a_home_below_a_file_cannot_be_made(tmp_path: Path) -> None:
@@ -88,6 +124,14 @@ def test_a_home_below_a_file_cannot_be_made(tmp_path: Path) -> None:
         ("[channels.production]\ntarget = 1\n", "unknown key 'target'"),
         ("[channels.production]\ntargets = [1]\n", "must be a list of names"),
         ("not toml", "not valid TOML"),
+        ("[limits]\nbuild_timeout_s = 1" + "0" * 400, "more than 64 bits"),
+        ("[limits]\nbuild_timeout_s = 0x" + "f" * 5000, "more than 64 bits"),
+        ("[limits]\nbuild_timeout_s = 1" + "0" * 5000, "not valid TOML"),
+        ("a = " + "[" * 5000 + "]" * 5000, "nests tables or lists"),
+        ("a = " + "{a=" * 5000 + "1" + "}" * 5000, "nests tables or lists"),
+        ("[channels.production]\ntargets." + "a." * 5000 + "a = 1", "nests tables or lists"),
+        ("[channels.production]\ntargets." + "a." * 20 + "a = 1", "must be a list of names"),
+        ("#" * (1 << 20) + "\n", "larger than 1 MiB"),
     ],
 )
 def test_a_wrong_setting_is_one_line_that_names_the_file_and_the_key(tmp_path: Path, text: str, message: str) -> None:
@@ -96,6 +140,13 @@ def test_a_wrong_setting_is_one_line_that_names_the_file_and_the_key(tmp_path: P
         load_settings(path)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value).strip()
+
+
+def test_what_is_no_regular_file_is_never_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")  # opening it would wait for a writer
+    for path, kind in [(tmp_path / "pipe.toml", "named pipe"), (Path("/dev/zero"), "device"), (tmp_path, "folder")]:
+        with pytest.raises(ConfigError, match=f"is a {kind}, not a file"):
+            load_settings(path)
 
 
 def test_a_channel_with_an_illegal_name_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
+import pytest
+
 from modelreg.registry.contents import TensorSpec
 from modelreg.registry.differences import (
     Difference,
+    as_json,
     compare_facts,
     describe_tensor,
     engine_facts,
@@ -57,3 +60,24 @@ def test_tensors_read_as_people_write_them() -> None:
     assert describe_tensor(TensorSpec(name="x", dtype="float32", shape=(1,), kind="sequence")) == (
         "sequence of float32[1]"
     )
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "value"),
+    [
+        ("size", "1000", 1000),
+        ("cpu fp32 onnxruntime size", "1000", 1000),
+        ("parameter bytes", "800", 800),
+        ("IR version", "8", 8),
+        ("opset ai.onnx", "17", 17),
+        ("nodes Conv", "3", 3),
+        ("cpu fp32 onnxruntime plan", "1" * 64, "1" * 64),
+        ("cpu precision", "int8", "int8"),
+        ("nodes Conv", "", None),
+        ("cpu fp32 onnxruntime gate cosine of y", "pass 0.99875", {"outcome": "pass", "measured": 0.99875}),
+        ("cpu fp32 onnxruntime gate cosine of y", "skipped ", {"outcome": "skipped", "measured": None}),
+        ("cpu fp32 onnxruntime gate sqnr_db of y", "fail nan", {"outcome": "fail", "measured": "nan"}),
+    ],
+)
+def test_a_fact_for_programs_has_the_type_of_what_it_tells(field: str, text: str, value: object) -> None:
+    assert as_json(field, text) == value

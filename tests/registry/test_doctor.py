@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,58 @@ def test_a_rollback_made_without_the_database_is_recorded(shop: Shop) -> None:
     ]
     doctor(shop).repair()
     assert bad(doctor(shop).examine()) == []
+
+
+def history_path(shop: Shop, generation: int) -> Path:
+    return shop.path / "store" / "channels" / "lenet" / "production" / "history" / f"{generation:012d}.json"
+
+
+def test_a_gap_in_the_history_is_damage(shop: Shop) -> None:
+    for version in (1, 2, 1):
+        promote(shop, version)
+    history_path(shop, 2).unlink()
+    found = bad(doctor(shop).examine())
+    assert [(finding.level, finding.check, finding.message) for finding in found] == [
+        (Level.DAMAGE, "history", "generation 2: its history document is missing")
+    ]
+    assert "--to-generation" in found[0].hint
+
+
+def test_a_damaged_history_document_is_damage(shop: Shop) -> None:
+    for version in (1, 2):
+        promote(shop, version)
+    history_path(shop, 1).chmod(0o644)
+    history_path(shop, 1).write_bytes(b"{}")
+    assert [(finding.level, finding.check) for finding in bad(doctor(shop).examine())] == [(Level.DAMAGE, "history")]
+
+
+def test_why_a_channel_could_not_be_settled_is_said(shop: Shop) -> None:
+    promote(shop, 1)
+    promote(shop, 2)
+    Releases(database=None, storage=shop.storage, actor="night").rollback(
+        "lenet", channel="production", request=RollbackRequest()
+    )
+    with shop.storage.exclusive("lenet", "production", timeout_s=1):
+        other = Doctor(database=shop.database(), storage=shop.storage, actor="d", lock_timeout_s=0.1)
+        messages = [finding.message for finding in other.repair() if finding.level is Level.PROBLEM]
+    assert len(messages) == 1
+    assert messages[0].startswith("cannot be settled: ")
+
+
+@pytest.mark.parametrize("what", ["manifest.json", "cpu/model.onnx", "."])
+def test_promoting_the_version_again_mends_the_release_that_is_served(shop: Shop, what: str) -> None:
+    promote(shop, 1)
+    pointer = shop.storage.read_pointer("lenet", "production")
+    assert pointer is not None
+    path = shop.path / "store" / "releases" / pointer.release / what
+    if what == ".":
+        shutil.rmtree(path)
+    else:
+        path.chmod(0o644)
+        path.write_bytes(b"damaged")
+    found = bad(doctor(shop).examine())
+    assert [(finding.level, finding.check) for finding in found] == [(Level.DAMAGE, "release")]
+    assert "Promote lenet:1 again" in found[0].hint
+    promote(shop, 1)
+    assert bad(doctor(shop).examine()) == []
+    assert shop.storage.read_pointer("lenet", "production") == pointer

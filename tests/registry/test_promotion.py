@@ -95,6 +95,52 @@ def test_every_target_must_be_served_or_none_is() -> None:
     assert raised.value.details() == {"missing": ["sm_90 has no engine"]}
 
 
+def failed_build(target: str = "cpu", precision: Precision = FP32) -> EngineStanding:
+    engine = make_engine(7, precision, target=target, status=EngineStatus.FAILED, error="no kernel")
+    return standing(engine, None)
+
+
+@pytest.mark.parametrize(
+    ("made", "hint"),
+    [
+        (plan(targets=()), "Run `modelreg build lenet:1`, then `modelreg validate lenet:1`."),
+        (
+            plan(standing(make_engine(1)), targets=("cpu", "sm_90")),
+            "Run `modelreg build lenet:1 --target sm_90`, then `modelreg validate lenet:1`.",
+        ),
+        (
+            plan(standing(make_engine(1)), precision=INT8),
+            "Run `modelreg build lenet:1 --target cpu --precision int8`, then `modelreg validate lenet:1`.",
+        ),
+        (
+            plan(failed_build()),
+            "Run `modelreg build lenet:1 --target cpu`, then `modelreg validate lenet:1`."
+            " `modelreg show lenet:1 --log 7` prints why a build failed.",
+        ),
+        (
+            plan(standing(make_engine(1), None), failed_build(precision=INT8)),
+            "Run `modelreg validate lenet:1`, or go over the gates with --override-gates --message WHY.",
+        ),
+        (
+            plan(standing(make_engine(1), Verdict.FAIL)),
+            "See `modelreg show lenet:1`, and build another engine,"
+            " or go over the gates with --override-gates --message WHY.",
+        ),
+    ],
+)
+def test_a_refusal_says_what_is_really_missing(made: PromotionPlan, hint: str) -> None:
+    with pytest.raises(GateFailedError) as raised:
+        require_complete(made)
+    assert raised.value.hint() == hint
+
+
+def test_what_was_wanted_more_and_does_not_pass_is_named() -> None:
+    assert plan(standing(make_engine(1)), standing(make_engine(3, INT8))).passed_over == ()
+    made = plan(standing(make_engine(1)), standing(make_engine(2, FP16)), standing(make_engine(3, INT8), Verdict.FAIL))
+    assert made.passed_over == ("cpu int8: validation fail: cosine of logits",)
+    assert plan(standing(make_engine(3, INT8), Verdict.FAIL)).passed_over == ()
+
+
 def test_nothing_built_is_nothing_to_promote() -> None:
     with pytest.raises(GateFailedError, match="no engine is built"):
         require_complete(plan(targets=()))
@@ -124,6 +170,31 @@ def test_why_an_engine_may_not_be_activated(
 ) -> None:
     candidate = judge_engine(EngineStanding(engine=engine, validation=validation), golden_digest=GOLDEN)
     assert (candidate.usable, candidate.reason) == (False, reason)
+
+
+def refuse_int8(engine: EngineRecord, _validation: ValidationRecord) -> str:
+    return "judged too kindly" if engine.precision is INT8 else ""
+
+
+def test_a_pass_that_is_not_accepted_is_stale_and_gives_way_to_the_next() -> None:
+    standings = [standing(make_engine(1)), standing(make_engine(2, INT8))]
+    made = plan_promotion(
+        make_version(), standings, targets=["cpu"], golden_digest=GOLDEN, preference=prefer_int8, accepts=refuse_int8
+    )
+    assert made.engines["cpu"].precision is FP32
+    int8, fp32 = made.choices[0].candidates
+    assert (int8.usable, int8.is_stale, int8.reason) == (False, True, "judged too kindly")
+    assert (fp32.usable, fp32.is_stale) == (True, False)
+
+
+def test_only_a_pass_can_be_refused_acceptance() -> None:
+    failed = judge_engine(standing(make_engine(1, INT8), Verdict.FAIL), golden_digest=GOLDEN, accepts=refuse_int8)
+    assert not failed.is_stale
+    assert failed.reason == "validation fail: cosine of logits"
+
+
+def test_a_verdict_against_another_golden_set_is_stale() -> None:
+    assert judge_engine(standing(make_engine(1), Verdict.FAIL), golden_digest="0" * 64).is_stale
 
 
 def test_a_pass_against_no_golden_set_is_no_pass() -> None:
@@ -178,27 +249,25 @@ def pointer(generation: int, rolls_back_to: int | None) -> Pointer:
 
 
 def test_a_rollback_goes_where_the_pointer_says() -> None:
-    assert choose_rollback_generation(pointer(5, 2), to_generation=None, channel="production") == 2
+    assert choose_rollback_generation(pointer(5, 2), to_generation=None, place="lenet@production") == 2
 
 
 @pytest.mark.parametrize(
     ("current", "to_generation", "message"),
     [
-        (None, None, "has no release"),
         (pointer(1, None), None, "no earlier release than version 1"),
         (pointer(3, 2), 3, "generation 3 cannot be rolled back to"),
         (pointer(3, 2), 9, "generation 9 cannot be rolled back to"),
         (pointer(3, 2), 0, "generation 0 cannot be rolled back to"),
     ],
 )
-def test_a_rollback_that_leads_nowhere_is_refused(
-    current: Pointer | None, to_generation: int | None, message: str
-) -> None:
+def test_a_rollback_that_leads_nowhere_is_refused(current: Pointer, to_generation: int | None, message: str) -> None:
     with pytest.raises(NotFoundError, match=message) as raised:
-        choose_rollback_generation(current, to_generation=to_generation, channel="production")
+        choose_rollback_generation(current, to_generation=to_generation, place="lenet@production")
     assert raised.value.exit_code == 1
-    assert raised.value.hint()
+    assert "lenet@production" in str(raised.value)
+    assert "`modelreg history lenet@production`" in raised.value.hint()
 
 
 def test_an_earlier_generation_may_be_named() -> None:
-    assert choose_rollback_generation(pointer(5, 2), to_generation=3, channel="production") == 3
+    assert choose_rollback_generation(pointer(5, 2), to_generation=3, place="lenet@production") == 3

@@ -153,9 +153,9 @@ def refused(path: Path, match: str) -> GoldenSetError:
 
 def test_what_is_no_tensor_set_is_refused_with_one_line(tmp_path: Path) -> None:
     refused(tmp_path / "missing", "No such file")
-    refused(tmp_path, "not a regular file")
+    refused(tmp_path, "is a folder, not a file")
     os.mkfifo(tmp_path / "fifo")
-    refused(tmp_path / "fifo", "not a regular file")
+    refused(tmp_path / "fifo", "is a named pipe, not a file")
     (tmp_path / "empty").write_bytes(b"")
     refused(tmp_path / "empty", "neither safetensors nor npz")
     (tmp_path / "text").write_text("hello, this is text")

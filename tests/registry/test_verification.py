@@ -83,8 +83,22 @@ def test_damage_in_releases_pointers_and_history_is_found(shop: Shop) -> None:
     flip_a_bit(release / "cpu" / "model.onnx")
     flip_a_bit(channel / "pointer.json", position=40)
     flip_a_bit(channel / "history" / "000000000001.json", position=40)
-    kinds = [damage.kind for damage in verify(shop).damages]
-    assert kinds == ["release", "pointer", "history"]
+    assert {damage.kind for damage in verify(shop).damages} == {"pointer", "history", "release"}
+
+
+def test_a_release_that_is_gone_is_found_by_who_names_it(shop: Shop) -> None:
+    import shutil
+
+    for release in (shop.path / "store" / "releases").iterdir():
+        shutil.rmtree(release)
+    assert [damage.kind for damage in verify(shop).damages] == ["release", "release"]
+
+
+def test_a_gap_in_the_history_is_found(shop: Shop) -> None:
+    (shop.path / "store" / "channels" / "lenet" / "production" / "history" / "000000000001.json").unlink()
+    assert [(damage.kind, damage.subject) for damage in verify(shop).damages] == [
+        ("history", "lenet@production generation 1")
+    ]
 
 
 def test_a_changed_event_is_found_only_when_asked(shop: Shop) -> None:

@@ -123,10 +123,10 @@ def test_a_symbol_has_one_size() -> None:
 def test_outputs_must_have_the_rows_that_the_runs_give() -> None:
     outputs = [(Y, (70, 4)), (spec("found", ("K", 6)), (123, 6)), (spec("any", None), ())]
     assert plan([(X, (70, 3))], outputs).samples == 70
-    with pytest.raises(GoldenSetError, match=r"output 'y' has 69 rows .* 70 samples in 2 runs give 70"):
+    with pytest.raises(GoldenSetError, match=r"output 'y' has 69 rows .* have 70 samples, which make 70 rows in 2"):
         plan([(X, (70, 3))], [(Y, (69, 4))])
     assert plan([(X, (70, 3))], [(spec("mean", (1, 4)), (2, 4)), (spec("sum", ()), (2,))]).samples == 70
-    with pytest.raises(GoldenSetError, match=r"output 'mean' has 1 rows .* 2 runs give 2"):
+    with pytest.raises(GoldenSetError, match=r"output 'mean' has 1 rows .* which make 2 rows in 2 runs"):
         plan([(X, (70, 3))], [(spec("mean", (1, 4)), (1, 4))])
     with pytest.raises(GoldenSetError, match="output 'sum' has 1 rows"):
         plan([(X, (70, 3))], [(spec("sum", ()), ())])

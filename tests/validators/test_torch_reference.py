@@ -20,7 +20,7 @@ from modelreg.registry.errors import GoldenSetError, MissingDependencyError, Mod
 from modelreg.registry.tensor_sets import open_tensor_set, write_tensor_set
 from modelreg.registry.words import Json
 from modelreg.validators.golden import check_golden
-from modelreg.validators.torch_reference import capture_reference
+from modelreg.validators.torch_reference import run_reference
 from modelreg_testing.golden import LENET, signature, spec
 
 torch: Any = pytest.importorskip("torch")
@@ -66,9 +66,7 @@ def capture(
     destination = tmp_path / "golden.safetensors"
     destination.unlink(missing_ok=True)
     options: dict[str, Any] = {"weights": None, "seed": 0, "activations": False} | more
-    origin = capture_reference(
-        reference=reference, inputs=inputs, signature=declared, destination=destination, **options
-    )
+    origin = run_reference(reference=reference, inputs=inputs, signature=declared, destination=destination, **options)
     with open_tensor_set(destination) as golden:
         check_golden(golden, declared)
         return origin, {name: golden.read(name) for name in golden.tensors}, golden.metadata
@@ -397,7 +395,7 @@ def test_weights_that_do_not_fit_say_which(tmp_path: Path) -> None:
     ]:
         torch.save(state, tmp_path / "w.pt")
         refuse(tmp_path, reference, match, weights=tmp_path / "w.pt")
-    refuse(tmp_path, reference, "cannot be loaded: FileNotFoundError", weights=tmp_path / "none.safetensors")
+    refuse(tmp_path, reference, "is not a file: nothing is there", weights=tmp_path / "none.safetensors")
 
 
 def archives(folder: Path) -> dict[str, Path]:

@@ -112,6 +112,7 @@ def make_validation(
         engine_id=engine.id,
         golden_digest=golden,
         policy_digest=digest_of(7),
+        policy={},
         verdict=verdict,
         gates=(make_gate(outcome),) if gates is None else gates,
         report_digest=digest_of(8),

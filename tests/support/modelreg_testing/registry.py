@@ -11,6 +11,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from modelreg.config.policy import Policy, load_policy
 from modelreg.registry import blobs, engines, releases, schema, validations, versions
 from modelreg.registry.clock import utc_now
 from modelreg.registry.contents import Signature, StoredFile, TensorSpec
@@ -165,15 +166,21 @@ def make_gate(outcome: GateOutcome = GateOutcome.PASS) -> GateResult:
 
 
 def add_validation(
-    connection: sa.Connection, engine: EngineRecord, *, verdict: Verdict = Verdict.PASS, golden: str | None = None
+    connection: sa.Connection,
+    engine: EngineRecord,
+    *,
+    verdict: Verdict = Verdict.PASS,
+    golden: str | None = None,
+    policy: Policy | None = None,
 ) -> ValidationRecord:
-    """Add a validation, passing unless told otherwise."""
+    """Add a validation, passing and by the shipped policy unless told otherwise."""
+    judged_by = policy or load_policy(engine.precision)
     return validations.record_validation(
         connection,
         engine=engine,
         golden_digest=golden or digest_of("golden 0"),
-        policy_digest=digest_of("policy"),
-        policy={"gates": ["max_relative_error"]},
+        policy_digest=judged_by.digest,
+        policy=judged_by.to_json(),
         verdict=verdict,
         gates=[make_gate(GateOutcome.PASS if verdict is Verdict.PASS else GateOutcome.FAIL)],
         report_digest=digest_of(f"report {engine.id} {verdict}"),

@@ -1,0 +1,30 @@
+"""Is a path a file that can be read to its end? Opening a pipe would wait, a device may act or never end."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def irregularity(mode: int) -> str:
+    """Return what an `st_mode` is where it is no regular file, such as `a named pipe`; empty for a regular file."""
+    return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+
+
+def fault_of(path: Path) -> str:
+    """Return why a path is no file to read, as the end of `PATH is ...`; empty where it is one. Nothing is opened."""
+    try:
+        kind = irregularity(path.stat().st_mode)
+    except FileNotFoundError:
+        return "a link to a file that does not exist" if path.is_symlink() else "not a file: nothing is there"
+    except (OSError, ValueError) as error:
+        return f"not readable: {getattr(error, 'strerror', None) or error}"
+    return f"{kind}, not a file" if kind else ""
