@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from modelreg.registry.errors import ToolchainError, WorkerError
 from modelreg.registry.records import ToolchainRecord
+from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json, Word
 
@@ -134,9 +134,9 @@ def _install_hint(python: str) -> str:
 def _ask(python: str, job: str, request: Json, *, what: str, timeout_s: float) -> Json:
     steps: list[str] = []
     note: Callable[[float | None, str], None] = lambda _fraction, doing: steps.append(doing)  # noqa: E731
-    with tempfile.TemporaryDirectory(prefix="modelreg-probe-") as folder:
+    with scratch_folder("probe") as folder:
         try:
-            with Worker.start(python, _JOB_FILE, log_path=Path(folder) / "log", timeout_s=timeout_s) as worker:
+            with Worker.start(python, _JOB_FILE, log_path=folder / "log", timeout_s=timeout_s) as worker:
                 body: Any = worker.call(job, request, timeout_s=timeout_s, on_progress=note)[0]
         except WorkerError as error:
             reason = _reason(error, steps)
