@@ -26,6 +26,10 @@ FAILED_BUILD = Candidate(
     reason="build failed",
 )
 PASSED, UNJUDGED, BAD = judge(Verdict.PASS), judge(None), judge(Verdict.FAIL)
+NEVER_RUN = judge_engine(
+    EngineStanding(engine=replace(make_engine(3), realised={"checked": {"runs": 0}}), validation=None),
+    golden_digest=GOLDEN,
+)
 STALE = judge(Verdict.PASS, golden="0" * 64)
 
 
@@ -35,6 +39,7 @@ STALE = judge(Verdict.PASS, golden="0" * 64)
         ([], SET, False, "modelreg build lenet:1 --precision fp32"),
         ([FAILED_BUILD], SET, False, "modelreg build lenet:1 --precision fp32"),
         ([UNJUDGED], SET, False, "modelreg validate lenet:1"),
+        ([NEVER_RUN], SET, False, "modelreg validate lenet:1"),
         ([PASSED, UNJUDGED], SET, True, "modelreg validate lenet:1"),
         ([STALE], SET, False, "modelreg validate lenet:1"),
         ([PASSED, BAD], SET, False, "modelreg promote lenet:1 --to production"),
