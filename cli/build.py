@@ -21,10 +21,10 @@ from modelreg.cli.options import (
     read_words,
     whole_number,
 )
-from modelreg.cli.progress import Reporter, interrupted_by_sigterm
+from modelreg.cli.progress import Reporter, interrupted_by_signals
 from modelreg.cli.render import print_document, print_line, print_note, print_warning
 from modelreg.cli.versions import find_version
-from modelreg.registry.errors import BuildError
+from modelreg.registry.errors import BuildError, ModelregError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
@@ -172,11 +172,14 @@ def _make_requests(
 
 
 def _build_all(invocation: Invocation, registry: Registry, requests: list[CellRequest]) -> int:
+    from modelreg.builders.cells import find_reusable
     from modelreg.builders.planning import prepare_cell
 
     prepared = [prepare_cell(request) for request in requests]  # what is refused is refused before anything is built
+    if not all(find_reusable(cell, database=registry.database, storage=registry.storage) for cell in prepared):
+        registry.require_writable()
     reporter = invocation.reporter()
-    with interrupted_by_sigterm():
+    with interrupted_by_signals():
         cells = [_build(registry, reporter, cell) for cell in prepared]
     for warning in dict.fromkeys(warning for cell in cells for warning in cell.warnings):
         print_warning(warning)
@@ -202,13 +205,13 @@ def _build(registry: Registry, reporter: Reporter, prepared: PreparedCell) -> Fi
     from modelreg.builders.cells import build_cell, find_reusable
 
     request, name = prepared.request, prepared.request.cell.name
-    reusable = find_reusable(prepared, database=registry.database, storage=registry.storage)
     try:
+        reusable = find_reusable(prepared, database=registry.database, storage=registry.storage)
         with _say(reporter, name, reusable) as tell:
             outcome = build_cell(
                 request, database=registry.database, storage=registry.storage, progress=tell, actor=registry.actor
             )
-    except BuildError as error:
+    except ModelregError as error:
         return FilledCell(request=request, error=error, engine=_find_attempt(registry, request, error))
     return FilledCell(request=request, engine=outcome.engine, reused=outcome.reused, warnings=outcome.warnings)
 
@@ -220,13 +223,16 @@ def _say(reporter: Reporter, name: str, reusable: EngineRecord | None) -> Abstra
     return nullcontext(lambda _fraction, _doing: None)
 
 
-def _find_attempt(registry: Registry, request: CellRequest, error: BuildError) -> EngineRecord | None:
-    """Return the record of a build that failed just now, if it could be written."""
+def _find_attempt(registry: Registry, request: CellRequest, error: ModelregError) -> EngineRecord | None:
+    """Return the record of a build that failed just now, if it could be written and can be read."""
     from modelreg.registry.engines import list_engines
 
     cell = request.cell
-    with registry.database.read() as connection:
-        attempts = list_engines(connection, version_id=cell.version.id)
+    try:
+        with registry.database.read() as connection:
+            attempts = list_engines(connection, version_id=cell.version.id)
+    except ModelregError:  # what failed first counts
+        return None
     wanted = (cell.target, cell.precision, str(error))
     return next((e for e in reversed(attempts) if (e.target.name, e.precision, e.error) == wanted), None)
 

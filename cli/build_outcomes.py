@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from modelreg.cli.cells import engine_document, say_realised
 from modelreg.cli.render import size
 from modelreg.cli.tables import Column, print_table
-from modelreg.registry.errors import BuildError
+from modelreg.registry.errors import BuildError, ModelregError
 
 if TYPE_CHECKING:
     from modelreg.builders.planning import CellRequest
@@ -25,7 +25,7 @@ class FilledCell:
     engine: EngineRecord | None
     reused: bool = False
     warnings: tuple[str, ...] = ()
-    error: BuildError | None = None
+    error: ModelregError | None = None
 
     @property
     def status(self) -> str:
@@ -69,11 +69,14 @@ def cell_document(filled: FilledCell) -> Json:
 
 
 def summarise_failures(failed: Sequence[FilledCell], *, of: int) -> BuildError:
-    """Return one error for all cells that failed, with the first advice and where the logs are."""
+    """Return one error for all cells that failed, with the exit code they share, the first advice, and their logs."""
     what = "; ".join(f"{f.request.cell.precision} for {f.request.cell.target}: {f.error}" for f in failed)
     hint = next((f.error.hint() for f in failed if f.error is not None and f.error.hint()), "")
     error = BuildError(f"{len(failed)} of {of} engines were not built: {what}", hint=hint)
     error.advise(say_logs(failed))
+    codes = {f.error.exit_code for f in failed if f.error is not None}
+    if len(codes) == 1:
+        error.exit_code = codes.pop()
     return error
 
 
