@@ -58,12 +58,12 @@ def find_unreadable(connection: sa.Connection) -> Iterator[str]:
     """Read every row of every table, in constant memory, and say in one line each what cannot be decoded."""
     for table in schema.metadata.sorted_tables:
         # As bytes, since the driver would stop at the first text that is not UTF-8.
-        raw: sa.Select[Any] = sa.select(*(sa.cast(column, sa.LargeBinary).label(column.name) for column in table.columns))
+        raw = sa.select(*(sa.cast(column, sa.LargeBinary).label(column.name) for column in table.columns))
         for row in connection.execute(raw):
             for column, value in zip(table.columns, row, strict=True):
                 fault = _fault(column, value, connection.dialect)
                 if fault:
-                    yield f"row {_key(table, row)} of {table.name}: {column.name} cannot be read: {fault}"
+                    yield f"row {_key(table, row._mapping)} of {table.name}: {column.name} cannot be read: {fault}"
 
 
 def _fault(column: sa.Column[Any], value: bytes | None, dialect: sa.Dialect) -> str:
@@ -90,6 +90,6 @@ def _decode(column: sa.Column[Any], text: str, dialect: sa.Dialect) -> None:
         _MEANINGS.get(str(column), str)(text)
 
 
-def _key(table: sa.Table, row: sa.Row[Any]) -> str:
-    values = [row._mapping[column.name] or b"" for column in table.primary_key]
+def _key(table: sa.Table, row: sa.RowMapping) -> str:
+    values = [row[column.name] or b"" for column in table.primary_key]
     return "/".join(value.decode(errors="backslashreplace") for value in values)
