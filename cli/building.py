@@ -10,7 +10,7 @@ from modelreg.cli.build_choices import ChosenCells, Refusal, name_cell, sort_out
 from modelreg.cli.build_outcomes import FilledCell, cell_document, print_cells, say_logs, summarise_failures
 from modelreg.cli.context import Invocation, Registry
 from modelreg.cli.next_steps import print_next
-from modelreg.cli.progress import Board, Tell, interrupted_by_sigterm
+from modelreg.cli.progress import Board, Tell, interrupted_by_signals
 from modelreg.cli.render import print_document, print_warning
 from modelreg.registry.errors import BuildError, CellRefusedError, ModelregError
 
@@ -25,6 +25,8 @@ def build_all(invocation: Invocation, registry: Registry, chosen: ChosenCells, *
     requests, refusals = sort_out(chosen)
     if not requests:
         raise _all_refused(refusals)
+    if not all(_find_reusable(registry, request) for request in requests):
+        registry.require_writable()
     cells = _fill(invocation, registry, requests, jobs=jobs)
     for warning in dict.fromkeys(warning for cell in cells for warning in cell.warnings):
         print_warning(warning)
@@ -49,7 +51,7 @@ def _fill(invocation: Invocation, registry: Registry, requests: list[CellRequest
     from modelreg.builders.matrix import Workplace, fill_cells
 
     workplace = Workplace(database=registry.database, storage=registry.storage, actor=registry.actor)
-    with interrupted_by_sigterm(), invocation.reporter().board(total=len(requests)) as board:
+    with interrupted_by_signals(), invocation.reporter().board(total=len(requests)) as board:
         results = fill_cells(
             requests, workplace, jobs=jobs, open_step=lambda request: _open_step(registry, board, request)
         )
@@ -59,16 +61,20 @@ def _fill(invocation: Invocation, registry: Registry, requests: list[CellRequest
 @contextmanager
 def _open_step(registry: Registry, board: Board, request: CellRequest) -> Iterator[Tell]:
     """Show that a cell is being built, or say that its engine is reused."""
-    from modelreg.builders.cells import find_reusable, prepare_cell
-
     name = f"{request.cell.version.reference} {name_cell(request)}"
-    reusable = find_reusable(prepare_cell(request), database=registry.database, storage=registry.storage)
+    reusable = _find_reusable(registry, request)
     if reusable is None:
         with board.step(f"building {name}") as tell:
             yield tell
     else:
         board.pass_over(f"{name}: engine {reusable.id} is reused")
         yield lambda _fraction, _doing: None
+
+
+def _find_reusable(registry: Registry, request: CellRequest) -> EngineRecord | None:
+    from modelreg.builders.cells import find_reusable, prepare_cell
+
+    return find_reusable(prepare_cell(request), database=registry.database, storage=registry.storage)
 
 
 def _filled(registry: Registry, request: CellRequest, result: CellOutcome | ModelregError) -> FilledCell:

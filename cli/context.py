@@ -62,6 +62,12 @@ class Registry:
         """Open both at once, so that what is missing is said before long work and not after it."""
         _ = self.storage, self.database
 
+    def require_writable(self) -> None:
+        """Check that what long work ends in can be written: a store, and a database that no writer keeps for long."""
+        self.storage.require_writable()
+        with self.database.write():
+            pass
+
     @property
     def actor(self) -> str:
         """Return who is at work."""

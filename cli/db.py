@@ -27,7 +27,8 @@ def current(invocation: Invocation) -> None:
     from modelreg.registry.database import Database
     from modelreg.registry.schema import SCHEMA_REVISION
 
-    with Database(locate_database(invocation.find_home())) as database:
+    home = invocation.find_home()
+    with Database(locate_database(home), timeout_s=home.settings.lock_timeout_s) as database:
         revision = database.revision()
     if invocation.as_json:
         print_document({"revision": revision, "needed": SCHEMA_REVISION, "database": database.name})
@@ -41,16 +42,19 @@ def current(invocation: Invocation) -> None:
 @click.pass_obj
 def upgrade(invocation: Invocation, *, dry_run: bool) -> None:
     """Bring the database to the revision that this program needs; a backup is kept beside it."""
-    from modelreg.registry.database import Database
+    from modelreg.registry.database import Database, check_revision
     from modelreg.registry.schema import SCHEMA_REVISION
 
-    url = locate_database(invocation.find_home())
-    with Database(url) as database:
+    home = invocation.find_home()
+    url, timeout_s = locate_database(home), home.settings.lock_timeout_s
+    with Database(url, timeout_s=timeout_s) as database:
         before = database.revision()
+    if before is None or before > SCHEMA_REVISION:
+        check_revision(before, name=database.name)
     if not dry_run:
         from modelreg.migrations.runner import upgrade_database
 
-        upgrade_database(url)
+        upgrade_database(url, timeout_s=timeout_s)
     changed = before != SCHEMA_REVISION
     if invocation.as_json:
         body = {"from": before, "to": SCHEMA_REVISION, "changed": changed, "dry_run": dry_run}
@@ -59,7 +63,7 @@ def upgrade(invocation: Invocation, *, dry_run: bool) -> None:
         print_line(f"{database.name}: revision {before} already, nothing to do")
     else:
         did = "would be upgraded" if dry_run else "upgraded"
-        print_line(f"{database.name}: {did} from revision {before or 'none'} to {SCHEMA_REVISION}")
+        print_line(f"{database.name}: {did} from revision {before} to {SCHEMA_REVISION}")
 
 
 add_global_options(command)

@@ -50,7 +50,7 @@ def tell(error: ModelregError) -> Failure:
 def tell_foreign(error: BaseException) -> Failure:
     """Return what to say about an error of click, of the operating system, or of our own making."""
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        return Failure(kind="interrupted", message="interrupted", exit_code=EXIT_INTERRUPTED)
+        return Failure(kind="interrupted", message="interrupted", exit_code=_exit_code_of_interrupt(error))
     if isinstance(error, click.ClickException):
         return Failure(kind="usage", message=_usage_message(error), exit_code=EXIT_USAGE, hint=_usage_hint(error))
     if isinstance(error, OSError):
@@ -65,6 +65,12 @@ def tell_foreign(error: BaseException) -> Failure:
         exit_code=EXIT_FAILED,
         hint="This is a fault of modelreg: run again with -v and report what it prints.",
     )
+
+
+def _exit_code_of_interrupt(error: BaseException) -> int:
+    """Return the code of the interrupt itself, which click keeps as the cause of its own exception."""
+    code = getattr(error.__cause__ or error, "exit_code", EXIT_INTERRUPTED)
+    return code if isinstance(code, int) else EXIT_INTERRUPTED
 
 
 def report(failure: Failure, error: BaseException, *, as_json: bool, verbose: bool) -> int:

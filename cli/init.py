@@ -38,8 +38,7 @@ def command(invocation: Invocation, *, store: str | None, dry_run: bool) -> None
             hint="Choose another --home for another store.",
         )
     store_url = wanted or home.store_url
-    if existed:
-        _require_no_lost_database(home)
+    _require_nothing_lost(home, store_url=store_url)
     if not dry_run:
         _create(home, store_url=store_url, configured=wanted)
     if invocation.as_json:
@@ -59,20 +58,55 @@ def command(invocation: Invocation, *, store: str | None, dry_run: bool) -> None
         print_note("next: modelreg register NAME MODEL.onnx")
 
 
-def _require_no_lost_database(home: Home) -> None:
-    """Refuse to put an empty database beside a store that serves releases: it would know none of them."""
+def _require_nothing_lost(home: Home, *, store_url: str) -> None:
+    """Refuse to put something new beside the half of a registry that is left: the two would not know each other."""
+    known = _count_known_blobs(home)
+    if known:
+        _require_no_lost_store(store_url, known=known)
+    elif known is None and home.config_path.exists():
+        _require_no_lost_database(home)
+
+
+def _count_known_blobs(home: Home) -> int | None:
+    """Return how many blobs the database names, or None where there is no database or an empty one."""
+    from modelreg.registry.blobs import count_blobs
+    from modelreg.registry.database import Database
+
+    if home.database_path is not None and not home.database_path.exists():
+        return None
+    with Database(locate_database(home), timeout_s=home.settings.lock_timeout_s) as database:
+        if database.revision() is None:
+            return None
+        with database.read() as connection:
+            return count_blobs(connection)
+
+
+def _require_no_lost_store(url: str, *, known: int) -> None:
     from modelreg.registry.storage.open import open_storage
 
-    if home.database_path is None or home.database_path.exists():
-        return
+    try:
+        open_storage(url)
+    except StorageError as error:
+        raise StorageError(
+            f"{error}, and the database names {known} blobs",
+            hint="Mount the store or restore it. To start over, use another --home.",
+        ) from None
+
+
+def _require_no_lost_database(home: Home) -> None:
+    from modelreg.registry.database import Database
+    from modelreg.registry.storage.open import open_storage
+
     try:
         channels = open_storage(home.store_url).list_channels()
     except StorageError:
         return
     if channels:
         served = ", ".join(f"{model}@{channel}" for model, channel in channels[:3])
+        path = home.database_path
+        state = "gone" if path is not None and not path.exists() else "empty"
         raise DatabaseError(
-            f"database {home.database_path} is gone, and the store serves {served}",
+            f"database {Database(locate_database(home)).name} is {state}, and the store serves {served}",
             hint="Restore its backup; `which` and `rollback` work without. To start over, use another --home.",
         )
 
@@ -86,7 +120,7 @@ def _create(home: Home, *, store_url: str, configured: str | None) -> None:
 
     home.path.mkdir(parents=True, exist_ok=True)
     _require_store(store_url)
-    create_database(locate_database(home))
+    create_database(locate_database(home), timeout_s=home.settings.lock_timeout_s)
     create_home(home.path, store_url=configured)
 
 
@@ -100,4 +134,14 @@ def _require_store(url: str) -> None:
         try:
             create_storage(url)
         except StorageError as refused:
-            raise StorageError(str(refused), hint=f"{unopened}.") from None
+            _require_made_meanwhile(url, StorageError(str(refused), hint=f"{unopened}."))
+
+
+def _require_made_meanwhile(url: str, refused: StorageError) -> None:
+    """Raise `refused` unless there is a store now: of several `init` at once, one makes it."""
+    from modelreg.registry.storage.open import open_storage
+
+    try:
+        open_storage(url)
+    except StorageError:
+        raise refused from None

@@ -126,7 +126,30 @@ def list_option(
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 
-message_option = click.option("-m", "--message", default="", metavar="TEXT", help="Why; kept in the history.")
+_LONGEST_MESSAGE = 10_000
+_LONGEST_TAG = 255
+
+
+def read_text(value: str, *, longest: int) -> str:
+    """Read words that are kept: no bytes that are no UTF-8, no control characters but line breaks and tabs."""
+    if len(value) > longest:
+        raise click.BadParameter(f"it has {len(value)} characters, {longest} are allowed")
+    for character in value:
+        if "\ud800" <= character <= "\udfff":
+            raise click.BadParameter(f"it has a byte that is no UTF-8, {character!a}")
+        if (character < " " or "\x7f" <= character < "\xa0") and character not in "\n\t":
+            raise click.BadParameter(f"it has a control character, {character!a}")
+    return value
+
+
+def read_message(value: str) -> str:
+    """Read the reason of a change."""
+    return read_text(value, longest=_LONGEST_MESSAGE)
+
+
+message_option = click.option(
+    "-m", "--message", type=read_message, default="", metavar="TEXT", help="Why; kept in the history."
+)
 
 
 def expect_current_option(command: F) -> F:
@@ -234,4 +257,4 @@ def read_tag(value: str) -> tuple[str, str]:
     key, found, text = value.partition("=")
     if not found or not key.strip():
         raise click.BadParameter(f"{value!r} is not KEY=VALUE")
-    return key.strip(), text
+    return read_text(key.strip(), longest=_LONGEST_TAG), read_text(text, longest=_LONGEST_TAG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -164,15 +165,46 @@ class _Count:
         self.done += size_bytes
 
 
-@contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the work as Ctrl-C does: children end, temporary files go, a cell is noted as failed."""
+class HangUp(KeyboardInterrupt):
+    """The terminal went away while a command was at work."""
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
+    exit_code = 128 + signal.SIGHUP
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """
+    Let SIGTERM and SIGHUP end the work as Ctrl-C does: children end, temporary files go, a cell is noted as failed.
+
+    A signal that is ignored stays so (`nohup`), and only the first counts: a terminal that closes sends SIGHUP
+    twice, and the second must not end what the first began to clean up.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    watched = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        for each in watched:
+            signal.signal(each, signal.SIG_IGN)
+        if number == signal.SIGHUP:
+            _leave_lost_terminal()
+            raise HangUp
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    for number in watched:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in watched:
+            signal.signal(number, before[number])
+
+
+def _leave_lost_terminal() -> None:
+    """Point stdout and stderr at nothing where their terminal is gone: what is still said would fail there."""
+    for stream in (1, 2):
+        try:
+            os.write(stream, b"")
+        except OSError:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, stream)
+            os.close(nothing)

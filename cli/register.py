@@ -20,7 +20,7 @@ from modelreg.cli.options import (
     read_tag,
     whole_number,
 )
-from modelreg.cli.progress import Reporter, interrupted_by_sigterm
+from modelreg.cli.progress import Reporter, interrupted_by_signals
 from modelreg.cli.render import count, print_document, print_line, print_warning, short, size
 from modelreg.cli.versions import source_document, version_document
 from modelreg.registry.errors import NotFoundError
@@ -111,7 +111,9 @@ def command(
     registry.open()
     reporter = invocation.reporter()
     inspected = inspect_source(model)
-    with interrupted_by_sigterm(), tempfile.TemporaryDirectory(prefix="modelreg-register-") as folder:
+    if not dry_run:
+        registry.require_writable()
+    with interrupted_by_signals(), tempfile.TemporaryDirectory(prefix="modelreg-register-") as folder:
         prepared = prepare_golden(
             wanted,
             inspected,

@@ -23,7 +23,7 @@ from modelreg.cli.options import (
     read_words,
     whole_number,
 )
-from modelreg.cli.progress import Reporter, interrupted_by_sigterm
+from modelreg.cli.progress import Reporter, interrupted_by_signals
 from modelreg.cli.render import print_document, print_line, print_warning, short
 from modelreg.cli.versions import read_version
 from modelreg.registry.errors import GateFailedError, NotFoundError, UsageError
@@ -101,7 +101,8 @@ def command(
     if dry_run:
         _preview(invocation, work)
         return 0
-    with interrupted_by_sigterm():
+    registry.require_writable()
+    with interrupted_by_signals():
         judged = _validate_all(registry, invocation.reporter(), work, message=message)
     if invocation.as_json:
         print_document(

@@ -134,7 +134,7 @@ def create_home(path: Path, *, store_url: str | None = None) -> Home:
     try:
         home.path.mkdir(parents=True, exist_ok=True)
         if not home.config_path.exists():
-            temporary = home.config_path.with_suffix(".new")
+            temporary = home.config_path.with_suffix(f".new-{os.getpid()}")  # several may do this at once
             temporary.write_text(_config_text(store_url), encoding="utf-8")
             temporary.replace(home.config_path)
     except OSError as error:

@@ -17,7 +17,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from modelreg.registry.database import Database, check_revision, read_revision
+from modelreg.registry.database import Database, check_revision, read_revision, require_schema
 from modelreg.registry.errors import DatabaseError, SchemaVersionError, UsageError
 
 _HERE = Path(__file__).parent
@@ -50,7 +50,8 @@ def create_database(url: str | sa.URL, *, timeout_s: float = 30.0) -> Migration:
     with Database(url, timeout_s=timeout_s) as database:
         if database.path is not None:
             _make_file(database.path)
-        return _upgrade(database, scripts=_HERE)
+        head = _head(_HERE)
+        return _upgrade(database, _HERE, is_done=lambda found: found == head)
 
 
 def upgrade_database(url: str | sa.URL, *, timeout_s: float = 30.0, scripts: Path = _HERE) -> Migration:
@@ -64,10 +65,11 @@ def upgrade_database(url: str | sa.URL, *, timeout_s: float = 30.0, scripts: Pat
 
     Raises:
         SchemaVersionError: The database is newer than this program.
-        DatabaseError: It does not exist, cannot be written, or rows would be lost; nothing was changed.
+        DatabaseError: It does not exist, is empty, cannot be written, or rows would be lost; nothing was changed.
     """
+    head = _head(scripts)
     with Database(url, timeout_s=timeout_s) as database:
-        return _upgrade(database, scripts=scripts)
+        return _upgrade(database, scripts, is_done=lambda found: require_schema(found, name=database.name) == head)
 
 
 def downgrade_database(
@@ -97,14 +99,12 @@ def downgrade_database(
         return _run(database, scripts, is_done=is_done, action=lambda config: command.downgrade(config, revision))
 
 
-def _upgrade(database: Database, *, scripts: Path) -> Migration:
-    head = ScriptDirectory(str(scripts)).get_current_head()
-    return _run(
-        database,
-        scripts,
-        is_done=lambda found: found == head,
-        action=lambda config: command.upgrade(config, "head"),
-    )
+def _upgrade(database: Database, scripts: Path, *, is_done: Callable[[str | None], bool]) -> Migration:
+    return _run(database, scripts, is_done=is_done, action=lambda config: command.upgrade(config, "head"))
+
+
+def _head(scripts: Path) -> str | None:
+    return ScriptDirectory(str(scripts)).get_current_head()
 
 
 def _run(

@@ -12,6 +12,7 @@ import sqlite3
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,11 +21,13 @@ import sqlalchemy as sa
 from modelreg.registry import schema
 from modelreg.registry.digests import canonical_json
 from modelreg.registry.errors import BusyError, DatabaseError, ModelregError, SchemaVersionError, UsageError
-from modelreg.registry.sqlite import SqliteFile, translate
+from modelreg.registry.rows import UnreadableRowError
+from modelreg.registry.sqlite import RESTORE_HINT, SqliteFile, translate
 
 _WRITER_LOCK = 7_021_936_551_240  # PostgreSQL's advisory lock: any number, the same for every modelreg
 _RETRIABLE = frozenset({"40001", "40P01", "55P03"})
 _REVISION = sa.text("SELECT version_num FROM alembic_version")
+_TOLD = 20  # faults of one kind that `check` names
 _BUGS = (sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.DataError)
 _inherited: list[object] = []  # pools of a parent process, kept alive: closing them here would disturb it
 
@@ -68,8 +71,8 @@ class Database:
         Open a database whose schema this program knows.
 
         Raises:
-            SchemaVersionError: Its schema is older (or missing), or newer than this program.
-            DatabaseError: It does not exist or cannot be read.
+            SchemaVersionError: Its schema is older or newer than this program.
+            DatabaseError: It does not exist, is empty, or cannot be read.
         """
         database = cls(url, timeout_s=timeout_s)
         try:
@@ -183,14 +186,18 @@ class Database:
         """Return what is wrong inside the file, an empty list when nothing is; reads all of it."""
         if self._file is None:
             return []
+        from modelreg.registry.row_check import find_unreadable  # noqa: PLC0415 - no other command needs it
+
         try:
             with self.read() as connection:
                 raw = _raw(connection)
-                found = [row[0] for row in raw.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+                found = [row[0] for row in raw.execute(f"PRAGMA integrity_check({_TOLD})") if row[0] != "ok"]
                 broken = raw.execute("PRAGMA foreign_key_check").fetchall()
+                unreadable = [] if found else list(islice(find_unreadable(connection), _TOLD))
         except DatabaseError as error:
             return [str(error)]
-        return found + [f"row {row[1]} of {row[0]} refers to a missing row of {row[2]}" for row in broken]
+        orphans = [f"row {row[1]} of {row[0]} refers to a missing row of {row[2]}" for row in broken]
+        return found + orphans + unreadable
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -198,6 +205,8 @@ class Database:
             yield
         except _BUGS:
             raise
+        except UnreadableRowError as error:
+            raise DatabaseError(f"database {self.name}: {error}", hint=error.hint()) from error
         except sa.exc.DBAPIError as error:
             raise self._meaning(error.orig or error) from error
         except sqlite3.Error as error:
@@ -211,10 +220,8 @@ class Database:
         return DatabaseError(f"database {self.name}: {str(error).splitlines()[0]}")
 
     def _require_writable(self) -> None:
-        if self._file and self._file.path.exists() and not self._file.is_writable():
-            raise DatabaseError(
-                f"database {self.name} is read-only", hint="Make the file and its folder writable, or only read."
-            )
+        if self._file and self._file.path.exists() and (obstacle := self._file.obstacle()):
+            raise obstacle
 
     def _own(self) -> None:
         self._pid = os.getpid()
@@ -243,19 +250,32 @@ def read_revision(connection: sa.Connection) -> str | None:
     return found
 
 
-def check_revision(found: str | None, *, name: str) -> None:
+def require_schema(found: str | None, *, name: str) -> str:
+    """
+    Return the schema revision of a database that has one.
+
+    Raises:
+        DatabaseError: It has none: a file that was cut off or put there, which is as bad as a missing one.
+    """
+    if found is None:
+        raise DatabaseError(f"database {name} is empty", hint=RESTORE_HINT)
+    return found
+
+
+def check_revision(revision: str | None, *, name: str) -> None:
     """
     Check that a schema revision is the one this program reads and writes.
 
     Raises:
-        SchemaVersionError: It is older (or None), or newer.
+        DatabaseError: There is none.
+        SchemaVersionError: It is older, or newer.
     """
+    found = require_schema(revision, name=name)
     if found == schema.SCHEMA_REVISION:
         return
-    if found is None or found < schema.SCHEMA_REVISION:
-        what = "no schema yet" if found is None else f"schema {found}"
+    if found < schema.SCHEMA_REVISION:
         raise SchemaVersionError(
-            f"database {name} has {what}, this modelreg needs {schema.SCHEMA_REVISION}",
+            f"database {name} has schema {found}, this modelreg needs {schema.SCHEMA_REVISION}",
             hint="Run `modelreg db upgrade`.",
         )
     raise SchemaVersionError(

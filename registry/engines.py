@@ -14,6 +14,7 @@ from modelreg.registry.database import insert_row
 from modelreg.registry.errors import NotFoundError
 from modelreg.registry.events import append_event
 from modelreg.registry.records import EngineRecord, TargetRecord, ToolchainRecord, VersionRecord
+from modelreg.registry.rows import decoding
 from modelreg.registry.schema import engine, model, target, toolchain, variant, version
 from modelreg.registry.words import Backend, BlobKind, EngineStatus, Json, Precision
 
@@ -92,7 +93,8 @@ def ensure_toolchain(
     A new version under the same name is another toolchain: engines say what they were really built with.
     """
     key = {"name": name, "backend": str(backend), "version": version, "python": python}
-    known = connection.execute(_FIND_TOOLCHAIN, key).one_or_none()
+    with decoding("toolchain"):
+        known = connection.execute(_FIND_TOOLCHAIN, key).one_or_none()
     if known is not None:
         return ToolchainRecord(
             id=known.id, name=name, backend=backend, version=version, python=python, details=known.details
@@ -114,6 +116,7 @@ def ensure_target(
     return TargetRecord(id=target_id, **row)
 
 
+@decoding("variant")
 def find_variant(connection: sa.Connection, *, source_digest: str, recipe_digest: str) -> tuple[StoredFile, ...] | None:
     """Return the files of the variant that this recipe makes of this source, or None."""
     key = {"source_digest": source_digest, "recipe_digest": recipe_digest}
@@ -154,6 +157,7 @@ def record_variant(
     return tuple(files)
 
 
+@decoding("engine")
 def find_built_engine(
     connection: sa.Connection,
     *,
@@ -249,6 +253,7 @@ def record_engine(
     )
 
 
+@decoding("engine")
 def list_engines(connection: sa.Connection, *, version_id: int) -> list[EngineRecord]:
     """Return every attempt of a version, failed ones too, oldest first."""
     return [_engine(row) for row in connection.execute(_OF_VERSION, {"of_version": version_id})]
@@ -275,6 +280,7 @@ def current_engines(connection: sa.Connection, *, version_id: int) -> list[Engin
     return sorted((*built.values(), *failed.values()), key=lambda record: record.id)
 
 
+@decoding("engine")
 def get_engine(connection: sa.Connection, engine_id: int) -> EngineRecord:
     """
     Return one engine by its id.

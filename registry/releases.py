@@ -20,6 +20,7 @@ from modelreg.registry.events import append_event
 from modelreg.registry.pointers import Pointer, parse_pointer
 from modelreg.registry.records import ActivationRecord, OperationRecord, VersionRecord
 from modelreg.registry.references import check_name
+from modelreg.registry.rows import decoding
 from modelreg.registry.schema import (
     OPEN_OPERATION,
     activation,
@@ -192,6 +193,7 @@ def newest_activation(connection: sa.Connection, *, channel_id: int) -> Activati
     return found[0] if found else None
 
 
+@decoding("activation")
 def list_activations(
     connection: sa.Connection, *, channel_id: int, limit: int = 100, before: int | None = None
 ) -> list[ActivationRecord]:
@@ -261,6 +263,7 @@ def begin_operation(
     )
 
 
+@decoding("operation")
 def open_operations(connection: sa.Connection, *, channel_id: int | None = None) -> list[OperationRecord]:
     """Return the unfinished operation of a channel in a list, or those of all channels; a channel has one at most."""
     if channel_id is None:
@@ -270,6 +273,7 @@ def open_operations(connection: sa.Connection, *, channel_id: int | None = None)
     return [_operation(row) for row in rows]
 
 
+@decoding("operation")
 def operation_pointer(connection: sa.Connection, *, operation_id: int) -> Pointer:
     """
     Return the pointer that an operation meant to swap in.
@@ -301,7 +305,8 @@ def commit_operation(
         raise ValueError(f"pointer {pointer.txn} does not settle operation {operation.txn}")
     release_id = connection.execute(_COMMIT_OPERATION, {"operation_id": operation.id, "now": utc_now()}).scalar()
     if release_id is None:
-        return _activation(connection.execute(_BY_TXN, {"of_txn": pointer.txn}).one())
+        with decoding("activation"):
+            return _activation(connection.execute(_BY_TXN, {"of_txn": pointer.txn}).one())
     return record_activation(
         connection, channel_id=operation.channel_id, release_id=release_id, pointer=pointer, actor=actor
     )

@@ -21,13 +21,18 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _OLDEST = (3, 35, 0)  # UPDATE ... RETURNING
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse", "lustre", "gpfs", "ceph", "afs", "beegfs"})
 _LOCKED = ("database is locked", "database table is locked", "database schema is locked")
+_ROOM_BYTES = 64 * 1024  # a log and its index, before anything is written
+RESTORE_HINT = "Restore its backup; `which` and `rollback` work without. To make a new one: `modelreg init`."
+_SPACE_HINT = "Free some space and run the command again."
 _DAMAGED = ("malformed", "not a database", "unsupported file format")
 
+_UNMADE = ("unable to open", "disk I/O error")
 _MEANINGS: tuple[tuple[str, str, str], ...] = (
-    ("disk is full", "cannot grow: the disk is full", "Free some space and run the command again."),
+    ("disk is full", "cannot grow: the disk is full", _SPACE_HINT),
     ("readonly database", "is read-only", "Make the file and its folder writable, or only read."),
     ("unable to open", "cannot be opened", "Check that the file exists and that you may read it and its folder."),
     ("disk I/O error", "met an I/O error", "Check the disk (`dmesg`), then run `modelreg doctor`."),
+    ("Could not decode", "has a row that cannot be read: it is not UTF-8", "Run `modelreg doctor`: it names the row."),
     ("locking protocol", "cannot be locked", "Keep it on a local disk: network file systems cannot lock it."),
 )
 
@@ -41,11 +46,23 @@ class SqliteFile:
 
     def is_writable(self) -> bool:
         """Return whether both the file and its folder (for the write-ahead log) can be written."""
-        return os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)
+        return self.obstacle() is None
+
+    def obstacle(self) -> DatabaseError | None:
+        """Return why the file can only be read: permissions, or no room to make its log; None where nothing is."""
+        if not (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)):
+            return DatabaseError(
+                f"database {self.path} is read-only", hint="Make the file and its folder writable, or only read."
+            )
+        is_open = os.path.exists(f"{self.path}-wal") and os.path.exists(f"{self.path}-shm")  # noqa: PTH110 - often
+        lack = "" if is_open else lack_of_room(self.path.parent)
+        return _cannot_grow(self.path, lack) if lack else None
 
     def connect(self) -> sqlite3.Connection:
         """
         Open the file for reading and writing, or for reading alone where it or its folder cannot be written.
+
+        A disk without room for the log is such a folder.
 
         Raises:
             DatabaseError: The file is not there, on a network file system, or SQLite is too old.
@@ -55,7 +72,7 @@ class SqliteFile:
         if not os.path.exists(self.path):  # noqa: PTH110 - Path.exists raises for a folder that is locked away
             raise DatabaseError(
                 f"database {self.path} does not exist",
-                hint="Restore its backup; `which` and `rollback` work without. To make a new one: `modelreg init`.",
+                hint=RESTORE_HINT,
             )
         if not self.is_writable():
             return self._open(self._read_only_mode())
@@ -96,6 +113,9 @@ class SqliteFile:
                 connection.execute(f"PRAGMA {pragma}")
             if mode == "mode=rw":
                 self._use_wal(connection)
+        except UnicodeDecodeError:  # Python cannot read SQLite's message, which quotes the damaged name of a table
+            connection.close()
+            raise sqlite3.DatabaseError("malformed database schema") from None
         except BaseException:
             connection.close()
             raise
@@ -110,6 +130,8 @@ class SqliteFile:
         if not logged:
             return "immutable=1"
         if not index.exists():
+            if lack := lack_of_room(self.path.parent):
+                raise _cannot_grow(self.path, lack)
             raise DatabaseError(
                 f"database {self.path} has changes in its log that cannot be read without write permission",
                 hint="Run any modelreg command once with permission to write the folder.",
@@ -150,6 +172,18 @@ def refuse_network(path: Path, *, mounts: str | None = None) -> None:
         )
 
 
+def lack_of_room(folder: Path) -> str:
+    """Return what keeps a folder's disk from taking another file, empty where nothing does or it does not say."""
+    try:
+        space = os.statvfs(folder)
+    except OSError:
+        return ""
+    free = space.f_bfree if os.geteuid() == 0 else space.f_bavail
+    if space.f_blocks and free * space.f_frsize < _ROOM_BYTES:
+        return "the disk is full"
+    return "the disk has no inodes left" if space.f_files and not space.f_ffree else ""
+
+
 def translate(error: BaseException, *, path: Path) -> ModelregError:
     """Return what a failure of SQLite means to a user: busy, or a fault of the file, in one line."""
     text = str(error)
@@ -160,10 +194,17 @@ def translate(error: BaseException, *, path: Path) -> ModelregError:
             f"database {path} is damaged: {text}",
             hint="Restore a backup (kept beside it by `modelreg db upgrade`); what is served is not affected.",
         )
+    # SQLite has one word for a full disk where it grows a file, and others where it makes one.
+    if any(word in text for word in _UNMADE) and (lack := lack_of_room(path.parent)):
+        return _cannot_grow(path, lack)
     for word, meaning, hint in _MEANINGS:
         if word in text:
             return DatabaseError(f"database {path} {meaning}", hint=hint)
     return DatabaseError(f"database {path}: {text}")
+
+
+def _cannot_grow(path: Path, lack: str) -> DatabaseError:
+    return DatabaseError(f"database {path} cannot grow: {lack}", hint=_SPACE_HINT)
 
 
 def _read_mounts() -> str:

@@ -11,6 +11,7 @@ from modelreg.registry.clock import utc_now
 from modelreg.registry.database import insert_row
 from modelreg.registry.events import append_event
 from modelreg.registry.records import EngineRecord, GateResult, ValidationRecord
+from modelreg.registry.rows import decoding
 from modelreg.registry.schema import validation
 from modelreg.registry.words import Json, Verdict
 
@@ -73,6 +74,7 @@ def record_validation(
     )
 
 
+@decoding("validation")
 def newest_validations(connection: sa.Connection, *, engine_ids: Collection[int]) -> dict[int, ValidationRecord]:
     """Return the newest validation by engine id; an engine that was never validated has no entry."""
     if not engine_ids:

@@ -18,6 +18,7 @@ from modelreg.registry.errors import NotFoundError, UsageError
 from modelreg.registry.events import append_event
 from modelreg.registry.records import GoldenSetRecord, SourceInfo, VersionRecord
 from modelreg.registry.references import ModelReference, check_name
+from modelreg.registry.rows import decoding
 from modelreg.registry.schema import activation, blob, channel, golden_set, model, release, version, version_file
 from modelreg.registry.suggestions import say_close
 from modelreg.registry.words import BlobKind, Json
@@ -194,6 +195,7 @@ def get_version(connection: sa.Connection, reference: ModelReference) -> Version
     return found
 
 
+@decoding("model")
 def list_models(connection: sa.Connection) -> list[ModelSummary]:
     """Return all models by name; its cost grows with models and channels, not with versions or generations."""
     channels: dict[int, dict[str, tuple[int, int]]] = {}
@@ -284,6 +286,7 @@ def add_golden_set(
     )
 
 
+@decoding("golden_set")
 def newest_golden_set(connection: sa.Connection, *, version_id: int) -> GoldenSetRecord | None:
     """Return the golden set that was added last, or None."""
     row = connection.execute(_NEWEST_GOLDEN, {"of_version": version_id}).one_or_none()
@@ -319,6 +322,7 @@ def _one(connection: sa.Connection, statement: sa.Select[Any], **parameters: Any
     return found[0] if found else None
 
 
+@decoding("version")
 def _many(connection: sa.Connection, statement: sa.Select[Any], **parameters: Any) -> list[VersionRecord]:
     rows = connection.execute(statement, parameters).all()
     files = _files(connection, [row[0] for row in rows])

@@ -13,6 +13,9 @@ hypothesis.settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     hypothesis.settings.load_profile("ci")
 
+# Tests import ONNX Runtime too; what they start must not rely on this (docs/decisions/0011-no-telemetry.md).
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
 SHARED_MEMORY = Path("/dev/shm")
 
 

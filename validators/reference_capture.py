@@ -19,12 +19,12 @@ from modelreg.registry.errors import (
     ModelregError,
     ReferenceModelError,
     UsageError,
+    WorkerError,
 )
 from modelreg.registry.toolchains.process import (
     MAX_LOG_BYTES,
     Worker,
     WorkerDiedError,
-    WorkerError,
     WorkerJobError,
     WorkerLogError,
     WorkerTimeoutError,
@@ -144,7 +144,7 @@ def _carried(*, kind: str, message: str, hint: str) -> ModelregError:
 def _explain(error: WorkerError, timeout_s: float) -> ReferenceModelError:
     """Return what became of the process, in words about the reference."""
     if isinstance(error, WorkerDiedError):
-        return ReferenceModelError(f"the reference ended the process{_say_how(error.return_code)}", hint=_SEE_LOG)
+        return ReferenceModelError(f"the reference {_say_how(error.return_code)}", hint=_SEE_LOG)
     if isinstance(error, WorkerLogError):
         return ReferenceModelError(
             f"the reference printed more than {MAX_LOG_BYTES >> 20} MiB and was ended", hint=_SEE_LOG
@@ -161,8 +161,6 @@ def _explain(error: WorkerError, timeout_s: float) -> ReferenceModelError:
 
 def _say_how(return_code: int | None) -> str:
     if return_code is None:
-        return ""
-    if return_code >= 0:
-        return f" (exit code {return_code})"
-    name = name_signal(-return_code)
-    return f" ({name}, perhaps out of memory)" if name == "SIGKILL" else f" ({name})"
+        return "closed the files that its process answers with"
+    how = f"exit code {return_code}" if return_code >= 0 else name_signal(-return_code)
+    return f"ended the process ({how}{', perhaps out of memory' if how == 'SIGKILL' else ''})"

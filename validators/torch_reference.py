@@ -172,8 +172,8 @@ def _check_deterministic(
 
 
 def _equal_or_nan(one: Array, two: Array) -> Array:
-    are_nan: Array = (one != one) & (two != two)  # noqa: PLR0124 - what NaN is, in any dtype
-    return are_nan | (one == two)
+    equal: Array = (one == two) | ((one != one) & (two != two))  # noqa: PLR0124 - what NaN is, in any dtype
+    return equal
 
 
 @contextlib.contextmanager

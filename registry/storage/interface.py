@@ -43,6 +43,10 @@ class Storage(Protocol):
         """Return where the store is, as the user would write it."""
         ...
 
+    def require_writable(self) -> None:
+        """Check that something can be written now, and leave nothing behind; cheap, so ask before long work."""
+        ...
+
     # -- blobs ---------------------------------------------------------------------------------------------
     def put_file(self, path: Path, *, progress: Progress = no_progress) -> BlobInfo:
         """Store a regular file, hashed in the same pass as the copy; storing the same bytes again is a no-op."""

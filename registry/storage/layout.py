@@ -200,5 +200,5 @@ def _exists(root: Path) -> StorageError:
 def _absent(root: Path) -> StorageError:
     return StorageError(
         f"there is no store at {root}",
-        hint="Run `modelreg init` to make one, or mount the one that should be there.",
+        hint="Mount it or restore it; a new registry is made with `modelreg init`.",
     )

@@ -11,6 +11,7 @@ from modelreg.registry.contents import StoredFile
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage.blobs import LocalBlobs
 from modelreg.registry.storage.channels import LocalChannels
+from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import BlobInfo, Progress, no_progress
 from modelreg.registry.storage.layout import Layout
@@ -61,6 +62,11 @@ class LocalStorage:
     def url(self) -> str:
         """Return where the store is, as the user would write it."""
         return str(self._layout.root)
+
+    def require_writable(self) -> None:
+        """Check that something can be written now, and leave nothing behind."""
+        with storage_errors(self._layout.tmp), self._layout.workspace():
+            pass
 
     # -- blobs ---------------------------------------------------------------------------------------------
     def put_file(self, path: Path, *, progress: Progress = no_progress) -> BlobInfo:

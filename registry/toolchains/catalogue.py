@@ -13,6 +13,7 @@ from modelreg.registry.errors import NotFoundError, UsageError
 from modelreg.registry.events import append_event
 from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.references import check_name
+from modelreg.registry.rows import decoding
 from modelreg.registry.schema import toolchain, toolchain_state
 from modelreg.registry.toolchains.probing import Probe
 from modelreg.registry.words import Backend, Json
@@ -76,6 +77,7 @@ def retire_toolchain(connection: sa.Connection, *, name: str, actor: str) -> Too
     return record
 
 
+@decoding("toolchain")
 def list_toolchains(connection: sa.Connection) -> list[ToolchainRecord]:
     """Return the toolchains in use, by name; `details` is what was probed when each was added last."""
     return [

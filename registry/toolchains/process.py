@@ -11,7 +11,6 @@ import io
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,8 +18,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from modelreg.registry.errors import WorkerError
+from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.toolchains import worker as protocol
 from modelreg.registry.toolchains.pipes import TimedPipe
+from modelreg.registry.toolchains.spawning import spawn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,8 +87,11 @@ class Worker:
     The kernel kills the child when the *thread* that started it ends, so keep that thread alive while it works.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], module: Path, log_path: Path) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], module: Path, log_path: Path, belongings: contextlib.ExitStack
+    ) -> None:
         self._process = process
+        self._belongings = belongings
         self._name = module.stem
         self._log_path = log_path
         assert process.stdin is not None
@@ -116,34 +120,16 @@ class Worker:
             python: Interpreter, 3.8 or newer.
             module: File with `JOBS`, a mapping of names to functions (request, arrays, report).
             log_path: File that the child's stderr is appended to.
-            env: Variables to set beside the inherited ones.
+            env: Variables to set beside those that every worker gets.
             timeout_s: How long the imports of the module may take.
 
         Raises:
             WorkerError: The interpreter does not start, or the module cannot be loaded.
         """
-        # Isolated from PYTHONPATH and PYTHONHOME where the interpreter is another one: they are for ours.
-        dropped = () if python == sys.executable else ("PYTHONPATH", "PYTHONHOME")
-        inherited = {key: value for key, value in os.environ.items() if key not in dropped}
-        variables = {**inherited, "MODELREG_WORKER_PARENT": str(os.getpid()), **(env or {})}
-        command = [python, "-u", "-X", "faulthandler", str(Path(protocol.__file__)), str(module)]
-        with log_path.open("ab") as log:
-            try:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env=variables,
-                    start_new_session=True,
-                    bufsize=0,
-                )
-            except OSError as error:
-                raise WorkerError(
-                    f"cannot start the interpreter {python}: {error.strerror}",
-                    hint="Check the toolchain's interpreter with `modelreg toolchain list`.",
-                ) from error
-        started = cls(process, module, log_path)
+        with contextlib.ExitStack() as belongings:
+            temporary = belongings.enter_context(scratch_folder("worker"))
+            process = spawn(python, module, temporary=temporary, extra=env or {}, log_path=log_path)
+            started = cls(process, module, log_path, belongings.pop_all())
         try:
             frame, _ = started._receive(time.monotonic() + timeout_s, timeout_s, ignore_progress)
             if frame.get("kind") != "ready" or frame.get("protocol") != protocol.PROTOCOL:
@@ -200,13 +186,14 @@ class Worker:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the child and everything it started, now."""
+        """Kill the child and everything it started, now, and remove its temporary files."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+        self._belongings.close()
 
     def __enter__(self) -> Worker:
         return self

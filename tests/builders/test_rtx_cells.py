@@ -17,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from modelreg.builders import matrix, rtx
+from modelreg.builders.cells import CellOutcome
 from modelreg.builders.interface import OnProgress
 from modelreg.builders.matrix import Workplace, fill_cells
 from modelreg.builders.planning import CellRequest
@@ -267,14 +268,14 @@ def test_cells_are_built_side_by_side_and_come_back_in_order(workshop: Workshop,
     steps = Steps()
     requests = [request(workshop, version, precision, target=target) for precision, target in cells]
     results = fill(workshop, requests, steps, jobs=3)
-    engines = [result.engine for result in results if not isinstance(result, BuildError)]
+    engines = [result.engine for result in results if isinstance(result, CellOutcome)]
     assert [(engine.precision, engine.target.name) for engine in engines] == cells
     assert 2 <= steps.most <= 3
     # The first FP16 cell makes the variant; the other two begin when it is there.
     assert steps.begun.index("fp16 sm_86") < steps.begun.index("fp16 sm_89")
     assert len({engine.variant_digest for engine in engines if engine.precision is FP16}) == 1
     one_by_one = fill(workshop, requests, Steps(), jobs=1)
-    assert all(not isinstance(result, BuildError) and result.reused for result in one_by_one)
+    assert all(isinstance(result, CellOutcome) and result.reused for result in one_by_one)
 
 
 def test_a_failed_cell_does_not_stop_the_others(workshop: Workshop, tmp_path: Path) -> None:
@@ -287,7 +288,7 @@ def test_a_failed_cell_does_not_stop_the_others(workshop: Workshop, tmp_path: Pa
     ]
     crashed, built, refused = fill(workshop, requests, Steps(), jobs=3)
     assert isinstance(crashed, WorkerError)
-    assert not isinstance(built, BuildError)
+    assert isinstance(built, CellOutcome)
     assert "FP32 GEMM is not supported" in str(refused)
     assert sorted(engine.status for engine in workshop.engines(version)) == ["built", "failed", "failed"]
 

@@ -195,8 +195,8 @@ def test_control_characters_and_line_ends_of_others_do_not_reach_the_terminal(
     assert capsys.readouterr().err == "modelreg: error: bad\\x1b[31m name\n  hint: a\\tb\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_capture_at_once_and_leaves_nothing(shop: Shop, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGHUP, 129)])
+def test_a_signal_ends_a_capture_at_once_and_leaves_nothing(shop: Shop, tmp_path: Path, number: int, code: int) -> None:
     lenet = Path(__file__).parents[2] / "examples" / "lenet"
     (tmp_path / "slow.py").write_text(
         "import pathlib, time\n"
@@ -222,7 +222,7 @@ def test_a_signal_ends_a_capture_at_once_and_leaves_nothing(shop: Shop, tmp_path
         time.sleep(0.05)
     child.send_signal(number)
     _, err = child.communicate(timeout=30)
-    assert child.returncode == 130
+    assert child.returncode == code
     assert err.rstrip().endswith("modelreg: error: interrupted")
     assert "Traceback" not in err
     assert list(temporary.glob("modelreg-*")) == []

@@ -10,7 +10,7 @@ from contextlib import redirect_stderr
 import pytest
 
 from modelreg.cli import progress
-from modelreg.cli.progress import Reporter, interrupted_by_sigterm
+from modelreg.cli.progress import HangUp, Reporter, interrupted_by_signals
 
 
 class Terminal(io.StringIO):
@@ -65,11 +65,39 @@ def test_on_a_terminal_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "\x1b[3" not in terminal.getvalue()
 
 
-def test_sigterm_ends_the_work_as_ctrl_c_does_and_only_meanwhile() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), interrupted_by_sigterm():
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, KeyboardInterrupt), (signal.SIGHUP, HangUp)])
+def test_a_signal_ends_the_work_as_ctrl_c_does_and_only_meanwhile(number: int, raised: type[BaseException]) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(raised), interrupted_by_signals():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_what_the_first_signal_began_to_clean_up_is_not_ended_by_a_second() -> None:
+    cleaned = []
+
+    def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGHUP)
+        finally:
+            for number in (signal.SIGHUP, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+                cleaned.append(number)
+
+    with pytest.raises(HangUp), interrupted_by_signals():
+        work()
+    assert len(cleaned) == 2
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupted_by_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_without_a_terminal_each_step_of_a_board_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,13 +184,13 @@ def test_a_policy_that_is_a_pipe_a_device_or_huge_is_refused(tmp_path: Path) -> 
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies/fp16.toml").symlink_to("/dev/zero")
     large = write(tmp_path / "large.toml", "#" * (1 << 20) + "\n")
-    for options, message in [
-        ({"override": tmp_path / "fp16.toml"}, r"fp16\.toml is a named pipe, not a file"),
-        ({"home": tmp_path}, r"fp16\.toml is a device, not a file"),
-        ({"override": large}, r"large\.toml is larger than 1 MiB"),
+    for override, home, message in [
+        (tmp_path / "fp16.toml", None, r"fp16\.toml is a named pipe, not a file"),
+        (None, tmp_path, r"fp16\.toml is a device, not a file"),
+        (large, None, r"large\.toml is larger than 1 MiB"),
     ]:
         with pytest.raises(ConfigError, match=message):
-            load_policy(Precision.FP16, **options)
+            load_policy(Precision.FP16, override=override, home=home)
 
 
 def test_a_stored_limit_that_no_float_holds_is_refused() -> None:

@@ -106,9 +106,10 @@ def test_down_and_up_again_brings_every_table_back_empty(populated: Path) -> Non
         }
     connection.close()
     assert {name for name in left if not name.startswith("sqlite_")} == {"alembic_version"}
-    with pytest.raises(SchemaVersionError, match="no schema yet"):
-        Database.open(sqlite_url(populated))
-    upgrade_database(sqlite_url(populated))
+    for use in (Database.open, upgrade_database):
+        with pytest.raises(DatabaseError, match="is empty"):
+            use(sqlite_url(populated))
+    create_database(sqlite_url(populated))
     assert set(counts(populated).values()) == {0}
 
 
@@ -275,6 +276,15 @@ def test_what_cannot_be_made_or_found_is_one_line(tmp_path: Path) -> None:
         create_database(sqlite_url(tmp_path / "missing" / "registry.db"))
     with pytest.raises(DatabaseError, match="does not exist"):
         upgrade_database(sqlite_url(tmp_path / "registry.db"))
+
+
+def test_an_upgrade_does_not_make_a_database_of_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    path.touch()
+    with pytest.raises(DatabaseError, match=r"registry\.db is empty") as caught:
+        upgrade_database(sqlite_url(path))
+    assert "Restore its backup" in caught.value.hint()
+    assert revision(path) is None
 
 
 def test_an_upgrade_waits_for_a_writer_and_then_says_who_is_in_the_way(populated: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -215,19 +215,9 @@ def test_a_newer_schema_is_refused_with_what_to_do(database: Database, newer: st
     assert "upgrade modelreg" in caught.value.hint()
 
 
-@pytest.mark.parametrize(
-    ("statement", "message"),
-    [
-        ("UPDATE alembic_version SET version_num = '0000'", "has schema 0000, this modelreg needs 0002"),
-        ("DELETE FROM alembic_version", "has no schema yet"),
-        ("DROP TABLE alembic_version", "has no schema yet"),
-    ],
-)
-def test_an_older_schema_is_refused_with_the_command_that_helps(
-    database: Database, statement: str, message: str
-) -> None:
-    url = set_revision(database, statement)
-    with pytest.raises(SchemaVersionError, match=message) as caught:
+def test_an_older_schema_is_refused_with_the_command_that_helps(database: Database) -> None:
+    url = set_revision(database, "UPDATE alembic_version SET version_num = '0000'")
+    with pytest.raises(SchemaVersionError, match="has schema 0000, this modelreg needs 0002") as caught:
         Database.open(url)
     assert caught.value.hint() == "Run `modelreg db upgrade`."
 
@@ -306,11 +296,19 @@ def test_a_file_that_is_no_database_is_one_line(tmp_path: Path, content: bytes) 
     assert path.read_bytes() == content
 
 
-def test_an_empty_file_has_no_schema_yet(tmp_path: Path) -> None:
-    path = tmp_path / "registry.db"
-    path.touch()
-    with pytest.raises(SchemaVersionError, match="no schema yet"):
+@pytest.mark.parametrize("change", ["", "DELETE FROM alembic_version", "DROP TABLE alembic_version"])
+def test_a_file_without_schema_is_as_bad_as_a_missing_one(database: Database, change: str) -> None:
+    database.close()
+    path = file_of(database)
+    if change:
+        with sqlite3.connect(path) as connection:
+            connection.execute(change)
+        connection.close()
+    else:
+        path.write_bytes(b"")
+    with pytest.raises(DatabaseError, match=r"registry\.db is empty") as caught:
         Database.open(sqlite_url(path))
+    assert "Restore its backup" in caught.value.hint()
 
 
 def test_damage_inside_is_one_line_and_check_tells_it(database: Database) -> None:
@@ -328,6 +326,16 @@ def test_damage_inside_is_one_line_and_check_tells_it(database: Database) -> Non
         versions.list_versions(connection, model="resnet50", limit=1000)
     assert "\n" not in str(caught.value)
     assert "backup" in caught.value.hint()
+
+
+def test_a_flipped_bit_in_the_name_of_a_table_is_damage(database: Database) -> None:
+    database.close()
+    path = file_of(database)
+    body = bytearray(path.read_bytes())
+    body[body.index(b"tableversionversion") + len("table")] ^= 0x80
+    path.write_bytes(body)
+    with pytest.raises(DatabaseError, match="is damaged: malformed database schema"):
+        Database.open(sqlite_url(path))
 
 
 def test_check_finds_rows_that_refer_to_nothing(database: Database) -> None:
@@ -358,6 +366,29 @@ def test_a_full_disk_is_named_and_costs_only_the_last_transaction(tmp_path: Path
         assert done
         assert row_counts(database)["version"] == len(done)
         assert database.check() == []
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("options", "room", "lack"),
+    [("size=1m", 4096, "the disk is full"), ("size=8m,nr_inodes=8", None, "the disk has no inodes left")],
+)
+def test_a_disk_without_room_for_a_log_is_read_and_named_to_writers(
+    tmp_path: Path, options: str, room: int | None, lack: str
+) -> None:
+    folder = tmp_path / "small"
+    with mounted("-t", "tmpfs", "-o", options, "tmpfs", at=folder):
+        with make_database(folder) as database:
+            populate(database)
+            rows = row_counts(database)
+        with suppress(OSError):
+            for number in range(100):
+                (folder / f"other-{number}").write_bytes(b"x" * 16384 if room else b"")
+        with Database.open(sqlite_url(folder / "registry.db")) as database:
+            assert row_counts(database) == rows
+            with pytest.raises(DatabaseError, match=f"cannot grow: {lack}") as caught, database.write():
+                raise AssertionError("written")
+        assert "Free some space" in caught.value.hint()
 
 
 @needs_root

@@ -141,6 +141,11 @@ def test_a_link_to_a_network_file_system_is_followed(tmp_path: Path) -> None:
             "database r.db is damaged: database disk image is malformed",
         ),
         ("file is not a database", DatabaseError, "database r.db is damaged: file is not a database"),
+        (
+            "Could not decode to UTF-8 column 'message' with text '\xff'",
+            DatabaseError,
+            "database r.db has a row that cannot be read: it is not UTF-8",
+        ),
         ("no such column: x", DatabaseError, "database r.db: no such column: x"),
     ],
 )
@@ -149,3 +154,38 @@ def test_every_failure_is_one_line_of_its_kind(text: str, kind: type[Exception],
     assert type(found) is kind
     assert str(found) == message
     assert found.hint() or "no such column" in text
+
+
+def space(
+    *, free: int = 1 << 20, available: int = 1 << 20, blocks: int = 1 << 20, inodes: int = 9
+) -> os.statvfs_result:
+    return os.statvfs_result((4096, 4096, blocks, free, available, 9, inodes, inodes, 0, 255))
+
+
+@pytest.mark.parametrize(
+    ("found", "lack"),
+    [
+        (space(), ""),
+        (space(free=15, available=15), "the disk is full"),
+        (space(free=16, available=16), ""),
+        (space(inodes=0), "the disk has no inodes left"),
+        (space(free=0, available=0, blocks=0), ""),
+    ],
+)
+def test_a_disk_that_lacks_room_is_told_from_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch, found: os.statvfs_result, lack: str
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _path: found)
+    message = f"cannot grow: {lack}" if lack else "met an I/O error"
+    assert message in str(translate(sqlite3.OperationalError("disk I/O error"), path=Path("r.db")))
+
+
+def test_only_root_counts_on_what_is_kept_for_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _path: space(free=1000, available=0))
+    for user, lack in ((0, ""), (1000, "the disk is full")):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        assert sqlite.lack_of_room(Path()) == lack
+
+
+def test_a_folder_that_is_away_lacks_no_room(tmp_path: Path) -> None:
+    assert sqlite.lack_of_room(tmp_path / "missing") == ""

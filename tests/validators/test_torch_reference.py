@@ -280,6 +280,12 @@ def test_an_npy_is_the_input_of_a_model_with_one(tmp_path: Path) -> None:
     )
     np.save(tmp_path / "x.npy", np.array([{}]), allow_pickle=True)
     refuse(tmp_path, reference, "not an .npy of plain numbers", GoldenSetError, inputs=str(tmp_path / "x.npy"))
+    np.savez(tmp_path / "x.npz", x=X)
+    (tmp_path / "x.npz").rename(tmp_path / "x.npy")
+    refuse(tmp_path, reference, "is not an .npy: it is an .npz", GoldenSetError, inputs=str(tmp_path / "x.npy"))
+    os.mkfifo(tmp_path / "pipe.npy")
+    refuse(tmp_path, reference, "is a named pipe, not a file", GoldenSetError, inputs=str(tmp_path / "pipe.npy"))
+    refuse(tmp_path, reference, "is a named pipe, not a file", weights=tmp_path / "pipe.npy")
 
 
 def test_inputs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -301,6 +307,14 @@ def test_inputs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("yield {'z': 1}", "something else than the inputs"),
         ("yield (1, 2, 3)", "something else than the inputs"),
         ("yield from ()", "no samples"),
+        ("yield np.zeros((3, 3), 'f4'), [[1], [2, 3], [4]]", "inputs .* failed: ValueError: .*inhomogeneous"),
+        ("yield {'x': [[1.0], [2.0, 3.0]]}", "inputs .* failed: ValueError: .*inhomogeneous"),
+        ("yield np.zeros((3, 3), 'f4'), [None, 1, 2]", "inputs are numbers, not object"),
+        ("yield np.zeros((3, 3), 'f4'), ['a', 'b', 'c']", "inputs are numbers, not <U1"),
+        ("yield {'x': 'text'}", "inputs are numbers, not <U4"),
+        ("yield np.zeros((3, 3), '>f4')", "PyTorch has no tensors of >f4"),
+        ("yield torch.zeros(3, 3).to('meta')", "inputs .* failed: "),
+        ("yield torch.zeros(3, 3).bfloat16()", "inputs .* failed: TypeError"),
     ],
 )
 def test_an_iterator_that_fails_is_one_line(tmp_path: Path, body: str, match: str) -> None:
@@ -325,10 +339,46 @@ def test_a_reference_that_is_not_deterministic_is_refused(tmp_path: Path) -> Non
         ("return 3", "the reference gives int"),
         ("return {'y': 3}", "the reference gives int"),
         ("return self.fc(x).long()", "output 'y' of the reference is int64, the ONNX has float32"),
+        (
+            "return self.fc(x).to('meta')",
+            "'y' of the reference cannot be read: NotImplementedError: Cannot copy",
+        ),
+        ("return self.fc(x).to_sparse()", "output 'y' of the reference cannot be read: RuntimeError"),
+        ("return torch.quantize_per_tensor(self.fc(x), 1., 0, torch.qint8)", "'y' of the reference cannot be read"),
+        ("return self.fc(x).to(torch.float8_e5m2)", "'y' of the reference cannot be read: TypeError"),
+        ("return ()", "the reference gives nothing; the ONNX has the outputs y"),
+        ("raise type('E', (Exception,), {'__str__': lambda s: 1 / 0})()", r"the reference failed: E \(.*user.py:13\)"),
+        ("return type('L', (list,), {'__iter__': lambda s: 1 / 0})()", "the reference failed: ZeroDivisionError"),
     ],
 )
 def test_what_the_reference_does_wrong_is_one_line(tmp_path: Path, forward: str, match: str) -> None:
     refuse(tmp_path, module(tmp_path / "user.py", forward), match)
+
+
+@pytest.mark.parametrize(
+    ("init", "match"),
+    [
+        (
+            "self.fc = nn.Linear(3, 2, device='meta')",
+            "reference .* failed: NotImplementedError: Cannot copy out of",
+        ),
+        ("self.eval = lambda: 1 / 0", r"reference .* failed: ZeroDivisionError.*user.py:10\)"),
+    ],
+)
+def test_a_module_that_cannot_be_made_ready_is_one_line(tmp_path: Path, init: str, match: str) -> None:
+    refuse(tmp_path, module(tmp_path / "user.py", "return self.fc(x)", init=init), match)
+
+
+def test_a_result_is_compared_as_it_was_before_the_next_run(tmp_path: Path) -> None:
+    forward = "self.n += 1; self.kept.copy_(self.fc(x) * self.n); return self.kept"
+    reference = module(tmp_path / "user.py", forward, init="self.n = 0; self.kept = torch.zeros(10, 2)")
+    refuse(tmp_path, reference, "output 'y' differs between two equal runs")
+
+
+def test_numbers_that_are_negated_lazily_are_read(tmp_path: Path) -> None:
+    reference = module(tmp_path / "user.py", "return torch.complex(x, x).conj().imag[:, :2]")
+    _, arrays, _ = capture(tmp_path, reference)
+    np.testing.assert_array_equal(arrays["output.y"], -X[:, :2])
 
 
 @pytest.mark.parametrize(
@@ -419,6 +469,70 @@ def test_torchscript_and_exported_programs_are_references_too(tmp_path: Path) ->
         np.testing.assert_allclose(arrays["output.y"], np.load(tmp_path / "truth.npy"), rtol=1e-5, atol=1e-6)
         refuse(tmp_path, str(path), "has its weights inside", weights=path)
         refuse(tmp_path, str(path), "activations need FILE.py:factory", activations=True)
+
+
+class Scaled(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, x: Any, factor: Any, twice: bool = False) -> Any:
+        return x * factor * (2 if twice else 1)
+
+
+class Nested(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, pair: Any) -> Any:
+        return pair["x"] * pair["factor"]
+
+
+def export(path: Path, net: Any, args: tuple[Any, ...], **kwargs: Any) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(net, args, kwargs), path)
+    return str(path)
+
+
+ROWS, FACTOR = torch.zeros(2, 3), torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("given", "kwargs", "times"),
+    [
+        ((ROWS, FACTOR), {}, 1),
+        ((ROWS,), {"factor": FACTOR}, 1),
+        ((), {"x": ROWS, "factor": FACTOR}, 1),
+        ((ROWS, FACTOR, True), {}, 2),
+        ((ROWS, FACTOR), {"twice": True}, 2),
+    ],
+)
+@pytest.mark.parametrize("names", [("x", "factor"), ("factor", "x"), ("rows", "by")])
+def test_an_exported_program_is_called_in_the_form_it_was_exported_with(
+    tmp_path: Path, given: tuple[Any, ...], kwargs: dict[str, Any], times: int, names: tuple[str, str]
+) -> None:
+    assert scale(tmp_path, export(tmp_path / "m.pt2", Scaled(), given, **kwargs), names) == times
+
+
+def test_an_exported_program_of_keywords_takes_them_by_name_in_any_order(tmp_path: Path) -> None:
+    path = export(tmp_path / "m.pt2", Scaled(), (), factor=FACTOR, x=ROWS)
+    assert scale(tmp_path, path, ("x", "factor")) == scale(tmp_path, path, ("factor", "x")) == 1
+
+
+@pytest.mark.parametrize("names", [("pair_factor", "pair_x"), ("rows", "by")])
+def test_an_exported_program_may_take_its_inputs_in_a_dict(tmp_path: Path, names: tuple[str, str]) -> None:
+    assert scale(tmp_path, export(tmp_path / "m.pt2", Nested(), ({"x": ROWS, "factor": FACTOR},)), names) == 1
+
+
+def scale(tmp_path: Path, path: str, names: tuple[str, str]) -> float:
+    """Return what rows times factors is multiplied with by a program whose ONNX has these names."""
+    is_rows = {name: name in {"x", "pair_x", "rows"} for name in names}
+    declared = signature([spec(n, (2, 3) if is_rows[n] else (3,)) for n in names], [spec("y", (2, 3))])
+    factor = np.array([1, 10, 100], dtype=np.float32)
+    inputs = {name: X if is_rows[name] else factor for name in names}
+    _, arrays, _ = capture(tmp_path, path, inputs=inputs, declared=declared)
+    ratio = float(arrays["output.y"][0, 0] / X[0, 0])
+    np.testing.assert_allclose(arrays["output.y"], X * factor * ratio, rtol=1e-6)
+    return round(ratio)
+
+
+def test_an_exported_program_of_other_inputs_is_refused(tmp_path: Path) -> None:
+    path = export(tmp_path / "m.pt2", Scaled(), (torch.zeros(10, 3), FACTOR))
+    refuse(tmp_path, path, "the reference takes x, factor; the ONNX has x")
 
 
 def repack(source: Path, target: Path, change: Callable[[str, bytes], bytes], more: dict[str, bytes]) -> Path:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def test_two_folders_with_files_of_one_name_do_not_mix(tmp_path: Path) -> None:
 
 def test_a_file_that_is_missing_broken_or_without_the_function_is_one_line(tmp_path: Path) -> None:
     assert "FILE.py:NAME" in refuse(tmp_path / "none.py", "is not a file").hint()
+    os.mkfifo(tmp_path / "pipe.py")
+    refuse(tmp_path / "pipe.py", "is a named pipe, not a file")
     refuse(write(tmp_path / "a.py", "x = 1\n"), "has no function 'make'")
     refuse(write(tmp_path / "b.py", "make = 1\n"), "has no function 'make'")
     refuse(write(tmp_path / "c.py", "\n\ndef make(:\n"), r"cannot be imported: SyntaxError: .* \(.*c\.py:3\)")
@@ -66,6 +69,23 @@ def test_the_line_named_is_the_users_and_the_message_is_one_line(tmp_path: Path)
         raise ValueError("\none\ntwo")
     with pytest.raises(ReferenceModelError, match=r"^it failed: ValueError \("), guard("it failed"):
         raise ValueError
+
+
+def test_an_exception_may_be_as_broken_as_the_code_that_raised_it(tmp_path: Path) -> None:
+    class OddError(Exception):
+        def __str__(self) -> str:
+            raise LookupError
+
+    with pytest.raises(ReferenceModelError, match=r"^it failed: OddError \("), guard("it failed"):
+        raise OddError
+    (tmp_path / "loop").symlink_to("loop")
+    code = compile("1 / 0", str(tmp_path / "loop" / "a.py"), "exec")  # generated code may say that it is anywhere
+    with pytest.raises(ReferenceModelError, match=r"^it failed: ZeroDivisionError"), guard("it failed"):
+        exec(code, {})
+    odd = SyntaxError("odd")
+    odd.filename = b"bytes"  # type: ignore[assignment]
+    with pytest.raises(ReferenceModelError, match=r"^it failed: SyntaxError: odd"), guard("it failed"):
+        raise odd
 
 
 def test_ctrl_c_and_our_own_errors_go_through() -> None:

@@ -47,6 +47,12 @@ def source_file(folder: Path, data: bytes) -> Path:
     return path
 
 
+def test_asking_whether_it_can_be_written_leaves_nothing(store: Storage) -> None:
+    store.require_writable()
+    assert store.count_leftovers() == 0
+    assert list(store.iterate_blobs()) == []
+
+
 # -- blobs -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("data", [b"", b"x", LARGE], ids=["empty", "one byte", "large"])
 def test_a_stored_file_comes_back_by_its_digest(store: Storage, tmp_path: Path, data: bytes) -> None:

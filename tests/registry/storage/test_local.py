@@ -472,6 +472,7 @@ def test_a_read_only_store_is_read_and_says_so_when_written(mount: Callable[...,
     for use in (
         lambda: store.put_file(tmp_path / "source"),
         lambda: store.put_bytes(b"new"),
+        store.require_writable,
         lambda: published(store, note="new"),
         lambda: store.swap_pointer(pointer_after(last, release=release), expected=last),
         lambda: store.exclusive("lenet", "production", timeout_s=0).__enter__(),

@@ -21,6 +21,7 @@ from modelreg.registry.toolchains.process import (
     Worker,
     WorkerDiedError,
     WorkerJobError,
+    WorkerLogError,
     WorkerProtocolError,
     WorkerTimeoutError,
     describe_exit,
@@ -92,6 +93,12 @@ def test_an_exception_is_an_answer_and_the_worker_lives_on(worker: Worker, tmp_p
     assert worker.call("echo", {}, timeout_s=30)[0]["names"] == []
 
 
+def test_an_exception_that_cannot_be_printed_is_an_answer_too(worker: Worker) -> None:
+    with pytest.raises(WorkerJobError, match=r"^OddError$"):
+        worker.call("fail_oddly", {}, timeout_s=30)
+    assert worker.call("echo", {}, timeout_s=30)[0]["request"] == {}
+
+
 def test_an_unknown_job_is_an_exception_too(worker: Worker) -> None:
     with pytest.raises(WorkerJobError, match="no job 'fly'"):
         worker.call("fly", {}, timeout_s=30)
@@ -101,6 +108,14 @@ def test_a_segfault_is_named(worker: Worker, tmp_path: Path) -> None:
     with pytest.raises(WorkerDiedError, match="killed by SIGSEGV"):
         worker.call("segfault", {}, timeout_s=30)
     assert "Segmentation fault" in (tmp_path / "log").read_text()  # faulthandler shows where
+
+
+def test_a_child_that_holds_the_pipe_does_not_keep_a_dead_worker_alive(worker: Worker) -> None:
+    began = time.monotonic()
+    with pytest.raises(WorkerDiedError, match="exited with code 4") as caught:
+        worker.call("outlived", {}, timeout_s=30)
+    assert caught.value.return_code == 4
+    assert time.monotonic() - began < 10
 
 
 def test_an_exit_is_named_with_its_code_and_last_words(worker: Worker) -> None:
@@ -171,12 +186,13 @@ def test_an_object_array_cannot_enter_the_worker(worker: Worker) -> None:
         worker.call("echo", {}, {"x": np.array([object()])}, timeout_s=30)
 
 
+@pytest.mark.parametrize("job", ["spam", "spam_busily"])
 def test_endless_output_ends_the_worker_and_the_log_stays_small(
-    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
     monkeypatch.setattr(process, "MAX_LOG_BYTES", 1 << 20)
-    with pytest.raises(WorkerTimeoutError, match="1 MiB of log"):
-        worker.call("spam", {}, timeout_s=30)
+    with pytest.raises(WorkerLogError, match="1 MiB of log"):
+        worker.call(job, {}, timeout_s=30)
     assert (tmp_path / "log").stat().st_size == 1 << 20
     assert wait_until_gone(worker.pid)
 

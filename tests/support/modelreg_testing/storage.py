@@ -55,6 +55,9 @@ class MemoryStorage:
     def url(self) -> str:
         return "memory://"
 
+    def require_writable(self) -> None:
+        pass
+
     # -- blobs ---------------------------------------------------------------------------------------------
     def put_file(self, path: Path, *, progress: Progress = no_progress) -> BlobInfo:
         if not path.is_file():

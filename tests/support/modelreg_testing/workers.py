@@ -73,6 +73,27 @@ FAULTS = textwrap.dedent(
         return {"path": sys.path, "stdin": os.read(0, 10).decode(), "pythonpath": os.environ.get("PYTHONPATH")}
 
 
+    def outlived(request, arrays, report):
+        if not os.fork():
+            time.sleep(60)
+        report(None, "forked")
+        os._exit(4)
+
+
+    def fail_oddly(request, arrays, report):
+        class OddError(Exception):
+            def __str__(self):
+                raise LookupError
+
+        raise OddError
+
+
+    def spam_busily(request, arrays, report):
+        while True:
+            sys.stderr.write("spam " * 2000)
+            report(None, "spam")
+
+
     def exit_inside(request, arrays, report):
         sys.exit(3)
 

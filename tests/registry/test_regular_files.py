@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from modelreg.registry.regular_files import fault_of, irregularity
+
+
+def test_a_regular_file_has_no_fault_and_a_link_to_one_neither(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    assert fault_of(tmp_path / "file") == fault_of(tmp_path / "link") == ""
+    assert irregularity((tmp_path / "file").stat().st_mode) == ""
+
+
+def test_what_is_no_regular_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("dangling").symlink_to("nowhere")
+    Path("loop").symlink_to("loop")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+        assert fault_of(Path("socket")) == "a socket, not a file"
+    assert fault_of(Path("pipe")) == "a named pipe, not a file"
+    assert fault_of(tmp_path) == "a folder, not a file"
+    assert fault_of(Path("/dev/null")) == "a device, not a file"
+    assert fault_of(Path("dangling")) == "a link to a file that does not exist"
+    assert fault_of(Path("none")) == "not a file: nothing is there"
+    assert fault_of(Path("loop")) == "not readable: Too many levels of symbolic links"
+    assert fault_of(Path("pipe/below")) == "not readable: Not a directory"
+    assert "not readable: " in fault_of(Path("a\0b"))
+    assert irregularity(0) == "no regular file"
