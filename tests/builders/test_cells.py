@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -467,7 +468,7 @@ def test_fp16_reaches_into_loops_that_use_the_graph_around_them(workshop: Worksh
 
 
 def check_both_modes(
-    workshop: Workshop, version: VersionRecord, engine: EngineRecord, feed: dict[str, NDArray[np.generic]]
+    workshop: Workshop, version: VersionRecord, engine: EngineRecord, feed: dict[str, NDArray[Any]]
 ) -> None:
     """Run the plan and the rounded variant, and hold both to the source."""
     with workshop.database.read() as connection:
@@ -478,9 +479,10 @@ def check_both_modes(
     source = workshop.fetch(version.source.files, "source")
     want = onnxruntime.InferenceSession(str(source), providers=["CPUExecutionProvider"]).run(None, feed)[0]
     with WorkerRunner(workshop.fetch(engine.files, "plan"), backend=Backend.ONNXRUNTIME) as runner:
-        np.testing.assert_allclose(runner.run(feed)["y"], want, rtol=2e-2, atol=2e-2)
+        served: NDArray[Any] = runner.run(feed)["y"]
+        np.testing.assert_allclose(served, want, rtol=2e-2, atol=2e-2)
     with WorkerRunner(workshop.fetch(variant, "v"), backend=Backend.ONNXRUNTIME, mode="rounded") as runner:
-        rounded = runner.run(feed)["y"]
+        rounded: NDArray[Any] = runner.run(feed)["y"]
         np.testing.assert_allclose(rounded, want, rtol=2e-2, atol=2e-2)
         np.testing.assert_array_equal(rounded, rounded.astype(np.float16).astype(np.float32))
 

@@ -10,12 +10,12 @@ from onnx import TensorProto, helper
 from modelreg.builders.graphs import (
     VariantError,
     first_line,
-    graphs_of,
     initialiser_bytes,
     load_normalised,
     name_nodes,
     raise_opset,
 )
+from modelreg.builders.subgraphs import graphs_of
 from modelreg_testing.onnx_models import conv_net, initializers_as_inputs, make_model, mlp, save, value, weight
 
 

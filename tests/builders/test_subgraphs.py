@@ -18,7 +18,8 @@ from modelreg_testing.onnx_models import make_model, value
 
 
 def node_called(graph: onnx.GraphProto, name: str) -> onnx.NodeProto:
-    return next(node for each in graphs_of(graph) for node in each.node if node.name == name)
+    found: onnx.NodeProto = next(node for each in graphs_of(graph) for node in each.node if node.name == name)
+    return found
 
 
 def test_what_bodies_take_from_around_them_is_counted_at_every_depth() -> None:

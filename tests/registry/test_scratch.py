@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from modelreg.registry import scratch
 from modelreg.registry.scratch import scratch_folder
 
 HOLD = """
@@ -98,7 +98,7 @@ def test_a_folder_swept_before_it_was_locked_is_made_again(place: Path, monkeypa
             Path(made[0]).rmdir()
         return made[-1]
 
-    monkeypatch.setattr(scratch.tempfile, "mkdtemp", make_and_lose_the_first)
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose_the_first)
     with scratch_folder("work") as folder:
         assert [str(folder)] == made[1:]
 
@@ -107,7 +107,7 @@ def test_without_locks_the_folder_is_made_and_nothing_is_swept(place: Path, monk
     def refuse(*_: object) -> None:
         raise OSError("no locks here")
 
-    monkeypatch.setattr(scratch.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     with scratch_folder("work") as first, scratch_folder("work") as second:
         assert first.exists()
         assert second.exists()
