@@ -112,23 +112,28 @@ def validation_document(validation: ValidationRecord) -> Json:
 
 
 def print_engines(candidates: Sequence[Candidate], validations: dict[int, ValidationRecord], *, no_color: bool) -> None:
-    """Print one line for each engine; a verdict that does not count is `stale`."""
-    columns = (
+    """Print one line for each engine, with its backend where there is TensorRT; `stale` verdicts do not count."""
+    is_mixed = any(candidate.engine.toolchain.backend != "onnxruntime" for candidate in candidates)
+    columns = [
         Column(header="ENGINE", right=True),
         Column(header="TARGET"),
+        *([Column(header="BACKEND", folds=True)] if is_mixed else []),
         Column(header="PRECISION"),
         Column(header="REALISED", folds=True),
         Column(header="SIZE", right=True),
         Column(header="VERDICT"),
         Column(header="GATES", folds=True),
-    )
-    rows = [_engine_row(candidate, validations.get(candidate.engine.id)) for candidate in candidates]
+    ]
+    rows = [
+        _engine_row(candidate, validations.get(candidate.engine.id), with_backend=is_mixed) for candidate in candidates
+    ]
     print_table(columns, rows, no_color=no_color)
 
 
-def _engine_row(candidate: Candidate, validation: ValidationRecord | None) -> tuple[str, ...]:
+def _engine_row(candidate: Candidate, validation: ValidationRecord | None, *, with_backend: bool) -> tuple[str, ...]:
     engine = candidate.engine
-    cell = (str(engine.id), engine.target.name, str(engine.precision))
+    backend = [f"{engine.toolchain.backend} {engine.toolchain.version}"] if with_backend else []
+    cell = (str(engine.id), engine.target.name, *backend, str(engine.precision))
     if not engine.files:
         return (*cell, str(engine.status), "-", "-", "-")
     judged = ("none", "-")

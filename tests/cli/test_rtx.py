@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -198,7 +199,9 @@ def test_it_is_promoted_only_over_its_gates_and_which_says_why_it_does_not_load(
     assert "sm_120 has no engine that passes (int8 not validated, never run" in refused.err
     promoted = bench.cli("promote", "lenet:1", "--to", "production", "--override-gates", "-m", "tried on the bench")
     assert promoted.code == 0
-    assert "sm_86 int8: not validated, never run" in bench.cli("show", "lenet:1").out
+    shown = bench.cli("show", "lenet:1").out
+    assert "sm_86 int8: not validated, never run" in shown
+    assert re.search(r"sm_86 +tensorrt-rtx [\d.]+ +int8 ", shown)
     which = bench.cli("which", "lenet@production")
     assert which.code == 1
     assert "sm_86    int8  tensorrt-rtx: needs sm_86; this host has cpu" in which.out
