@@ -113,6 +113,18 @@ def test_down_and_up_again_brings_every_table_back_empty(populated: Path) -> Non
     assert set(counts(populated).values()) == {0}
 
 
+def test_a_registry_of_before_registered_toolchains_keeps_every_other_row(populated: Path) -> None:
+    before = counts(populated)
+    downgrade_database(sqlite_url(populated), revision="0001")
+    up = upgrade_database(sqlite_url(populated))
+    assert (up.before, up.after) == ("0001", "0002")
+    assert counts(populated) == {**before, "toolchain_state": 0}
+    with Database.open(sqlite_url(populated)) as database:
+        assert database.check() == []
+        with database.read() as connection:
+            assert verify_chain(connection).broken_at is None
+
+
 def test_the_backup_of_a_downgrade_is_the_whole_database(populated: Path) -> None:
     before, rows = dump(populated), counts(populated)
     backup = downgrade_database(sqlite_url(populated), revision="base").backup
