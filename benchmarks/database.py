@@ -22,7 +22,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from modelreg.migrations.runner import create_database
-from modelreg.registry import engines, releases, versions
+from modelreg.registry import engines, operations, releases, versions
 from modelreg.registry.clock import utc_now
 from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.database import Database, insert_row, sqlite_url
@@ -167,7 +167,7 @@ def make_promote(database: Database) -> Callable[[], None]:
             at=utc_now(),
         )
         with database.write() as connection:
-            operation = releases.begin_operation(
+            operation = operations.begin_operation(
                 connection,
                 channel_id=channel_id,
                 release_id=release_id,
@@ -176,7 +176,7 @@ def make_promote(database: Database) -> Callable[[], None]:
                 actor="bench",
             )
         with database.write() as connection:
-            releases.commit_operation(connection, operation=operation, pointer=pointer, actor="bench")
+            operations.commit_operation(connection, operation=operation, pointer=pointer, actor="bench")
         current = pointer
 
     return promote

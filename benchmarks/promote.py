@@ -21,7 +21,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from modelreg.migrations.runner import create_database
-from modelreg.registry import engines, validations, versions
+from modelreg.registry import engines, golden_sets, validations, versions
 from modelreg.registry.clock import utc_now
 from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.database import Database, sqlite_url
@@ -111,7 +111,7 @@ def make_version(database: Database, storage: LocalStorage, *, word: str) -> Non
         made, _ = versions.register_version(
             connection, model="resnet50", source=info, message="", tags={}, actor="bench"
         )
-        golden = versions.add_golden_set(
+        golden = golden_sets.add_golden_set(
             connection, version=made, digest=source.digest, size_bytes=file.size_bytes, samples=1, origin={}, actor="b"
         )
         toolchain = engines.ensure_toolchain(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelreg.builders.recipe import Recipe
-from modelreg.registry import engines, versions
+from modelreg.registry import engines, golden_sets
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
 from modelreg.registry.errors import ModelregError
@@ -86,7 +86,7 @@ def golden_inputs(version: VersionRecord, database: Database, storage: Storage, 
     from modelreg.registry.tensor_sets import open_tensor_set  # noqa: PLC0415 - imports NumPy
 
     with database.read() as connection:
-        golden = versions.newest_golden_set(connection, version_id=version.id)
+        golden = golden_sets.newest_golden_set(connection, version_id=version.id)
     if golden is None:
         return {}
     fixed = [spec.shape[0] for spec in version.source.signature.inputs if spec.shape]

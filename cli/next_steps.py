@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def print_next(registry: Registry, version: VersionRecord) -> None:
     """Print the next step for a version as it stands now, if there is one."""
     from modelreg.config.current_policies import CurrentPolicies
-    from modelreg.registry import engines, validations, versions
+    from modelreg.registry import engines, golden_sets, validations, versions
     from modelreg.registry.promotion import EngineStanding, judge_engine
 
     with registry.database.read() as connection:
-        golden = versions.newest_golden_set(connection, version_id=version.id)
+        golden = golden_sets.newest_golden_set(connection, version_id=version.id)
         cells = engines.current_engines(connection, version_id=version.id)
         newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in cells])
         active = next((m.channels for m in versions.list_models(connection) if m.name == version.model), {})

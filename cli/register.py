@@ -146,7 +146,7 @@ def _record(
     tags: dict[str, str],
 ) -> tuple[VersionRecord, bool, GoldenSetRecord | None]:
     """Store the bytes, then record version and golden set in one transaction."""
-    from modelreg.registry import versions
+    from modelreg.registry import golden_sets, versions
     from modelreg.registry.sources.ingest import ingest_source
 
     total = inspected.size_bytes + (prepared.path.stat().st_size if prepared else 0)
@@ -158,8 +158,8 @@ def _record(
             connection, model=name, source=source, message=message, tags=tags, actor=registry.actor
         )
         if prepared is None or blob is None:
-            return version, created, versions.newest_golden_set(connection, version_id=version.id)
-        golden = versions.add_golden_set(
+            return version, created, golden_sets.newest_golden_set(connection, version_id=version.id)
+        golden = golden_sets.add_golden_set(
             connection,
             version=version,
             digest=blob.digest,

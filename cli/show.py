@@ -104,12 +104,12 @@ def _read_pointers(registry: Registry, model: str) -> list[Pointer]:
 
 def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
     from modelreg.config.current_policies import CurrentPolicies
-    from modelreg.registry import engines, validations, versions
+    from modelreg.registry import engines, golden_sets, validations, versions
     from modelreg.registry.promotion import EngineStanding, judge_engine
 
     with registry.database.read() as connection:
         version = versions.get_version(connection, reference)
-        golden = versions.newest_golden_set(connection, version_id=version.id)
+        golden = golden_sets.newest_golden_set(connection, version_id=version.id)
         built = engines.current_engines(connection, version_id=version.id)
         judged = validations.newest_validations(connection, engine_ids=[engine.id for engine in built])
     pointers = [pointer for pointer in _read_pointers(registry, version.model) if pointer.version == version.number]

@@ -137,13 +137,13 @@ def _plan(
 ) -> _Work:
     from modelreg.config.current_policies import CurrentPolicies
     from modelreg.config.policy import load_policy
-    from modelreg.registry import engines, versions
+    from modelreg.registry import engines, golden_sets
 
     with registry.database.read() as connection:
         version = read_version(connection, reference)
         list_engines = engines.current_engines if engine_id is None else engines.list_engines
         built = [engine for engine in list_engines(connection, version_id=version.id) if engine.files]
-        golden = versions.newest_golden_set(connection, version_id=version.id)
+        golden = golden_sets.newest_golden_set(connection, version_id=version.id)
     chosen = [
         engine
         for engine in built

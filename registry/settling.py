@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from modelreg.registry import engines, releases, versions
+from modelreg.registry import engines, operations, releases, versions
 from modelreg.registry.database import Database
 from modelreg.registry.errors import ForeignReleaseError, IntegrityError, NotFoundError
 from modelreg.registry.manifest import Manifest, parse_manifest
@@ -63,7 +63,7 @@ def read_channel_state(database: Database, *, model: str, channel: str) -> Chann
         return ChannelState(
             channel_id=channel_id,
             newest=releases.newest_activation(connection, channel_id=channel_id),
-            open=tuple(releases.open_operations(connection, channel_id=channel_id)),
+            open=tuple(operations.open_operations(connection, channel_id=channel_id)),
         )
 
 
@@ -125,18 +125,18 @@ def _read_documents(
 
 def _settle_operations(
     database: Database,
-    operations: tuple[OperationRecord, ...],
+    pending: tuple[OperationRecord, ...],
     documents: dict[int, Pointer],
     *,
     actor: str,
 ) -> None:
-    for operation in operations:
+    for operation in pending:
         document = documents.get(operation.expected_generation + 1)
         with database.write() as connection:
             if document is not None and document.txn == operation.txn:
-                releases.commit_operation(connection, operation=operation, pointer=document, actor=actor)
+                operations.commit_operation(connection, operation=operation, pointer=document, actor=actor)
             else:
-                releases.abort_operation(
+                operations.abort_operation(
                     connection, operation=operation, error="interrupted before the pointer moved", actor=actor
                 )
 

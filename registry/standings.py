@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from modelreg.registry import engines, releases, validations, versions
+from modelreg.registry import engines, golden_sets, releases, validations, versions
 from modelreg.registry.promotion import (
     EngineStanding,
     PromotionPlan,
@@ -38,7 +38,7 @@ def read_plan(
     version = versions.get_version(connection, reference)
     cells = _candidates(connection, reference, version)
     newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in cells])
-    golden = versions.newest_golden_set(connection, version_id=version.id)
+    golden = golden_sets.newest_golden_set(connection, version_id=version.id)
     built = [engine.target.name for engine in cells if engine.files]
     plan = plan_promotion(
         version,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from modelreg.registry import releases
+from modelreg.registry import operations, releases
 from modelreg.registry.database import Database
 from modelreg.registry.errors import (
     ActivationConflictError,
@@ -38,7 +38,7 @@ class Swapper:
         self, connection: sa.Connection, *, channel_id: int, release_id: int, pointer: Pointer
     ) -> OperationRecord:
         """Write the intent."""
-        return releases.begin_operation(
+        return operations.begin_operation(
             connection,
             channel_id=channel_id,
             release_id=release_id,
@@ -87,7 +87,7 @@ class Swapper:
     def _close(self, operation: OperationRecord | None, error: ModelregError, *, unknown: bool) -> None:
         if operation is None or self.database is None:
             return
-        note = releases.mark_unknown if unknown else releases.abort_operation
+        note = operations.mark_unknown if unknown else operations.abort_operation
         try:
             with self.database.write() as connection:
                 note(connection, operation=operation, error=str(error), actor=self.actor)
@@ -99,7 +99,7 @@ class Swapper:
             return False
         try:
             with self.database.write() as connection:
-                releases.commit_operation(connection, operation=operation, pointer=pointer, actor=self.actor)
+                operations.commit_operation(connection, operation=operation, pointer=pointer, actor=self.actor)
         except (DatabaseError, BusyError):
             return False
         return True

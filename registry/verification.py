@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from modelreg.registry import blobs, engines, events, releases, validations, versions
+from modelreg.registry import blobs, engines, events, golden_sets, releases, validations, versions
 from modelreg.registry.chains import HISTORY_HINT, find_history_faults
 from modelreg.registry.database import Database
 from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError, StorageError
@@ -85,7 +85,7 @@ def verify_version(
         version = versions.get_version(connection, reference)
         built = engines.list_engines(connection, version_id=version.id)
         newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in built])
-        golden = versions.newest_golden_set(connection, version_id=version.id)
+        golden = golden_sets.newest_golden_set(connection, version_id=version.id)
     digests = [file.digest for file in version.source.files]
     digests += [golden.digest] if golden else []
     digests += [file.digest for engine in built for file in engine.files]

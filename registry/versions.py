@@ -14,12 +14,12 @@ from modelreg.registry.blobs import record_blob
 from modelreg.registry.clock import utc_now
 from modelreg.registry.contents import Signature, StoredFile
 from modelreg.registry.database import insert_row
-from modelreg.registry.errors import NotFoundError, UsageError
+from modelreg.registry.errors import NotFoundError
 from modelreg.registry.events import append_event
-from modelreg.registry.records import GoldenSetRecord, SourceInfo, VersionRecord
+from modelreg.registry.records import SourceInfo, VersionRecord
 from modelreg.registry.references import ModelReference, check_name
 from modelreg.registry.rows import decoding
-from modelreg.registry.schema import activation, blob, channel, golden_set, model, release, version, version_file
+from modelreg.registry.schema import activation, blob, channel, model, release, version, version_file
 from modelreg.registry.suggestions import say_close
 from modelreg.registry.words import BlobKind, Json
 
@@ -108,13 +108,6 @@ _ACTIVE_VERSIONS = (
     .order_by(channel.c.name)
 )
 
-_INSERT_GOLDEN = sa.insert(golden_set)
-_NEWEST_GOLDEN = (
-    sa.select(golden_set)
-    .where(golden_set.c.version_id == sa.bindparam("of_version"))
-    .order_by(golden_set.c.id.desc())
-    .limit(1)
-)
 _LARGEST = 2**31 - 1
 
 
@@ -230,69 +223,6 @@ def list_versions(
     return _many(connection, _NEWEST_FIRST, of_model=model_id, up_to=up_to, rows=limit)
 
 
-def add_golden_set(
-    connection: sa.Connection,
-    *,
-    version: VersionRecord,
-    digest: str,
-    size_bytes: int,
-    samples: int,
-    origin: Json,
-    actor: str,
-    message: str = "",
-) -> GoldenSetRecord:
-    """
-    Make this the golden set of `version`; nothing changes if it is already. Replacing another one is an event.
-
-    Args:
-        connection: In a writing transaction.
-        version: Whose outputs it holds.
-        digest: SHA-256 of its file.
-        size_bytes: Bytes of its file.
-        samples: How many samples it has.
-        origin: Where it comes from.
-        actor: Who adds it.
-        message: Why it replaces the one before.
-
-    Raises:
-        UsageError: It would replace another one without a message.
-    """
-    before = newest_golden_set(connection, version_id=version.id)
-    if before is not None and before.digest == digest:
-        return before
-    if before is not None and not message:
-        raise UsageError(
-            f"{version.reference} has golden set {before.digest[:12]} already, this one is {digest[:12]}",
-            hint="To replace it, say why with --message; its engines must be validated again then.",
-        )
-    record_blob(connection, digest=digest, size_bytes=size_bytes, kind=BlobKind.GOLDEN)
-    now = utc_now()
-    row = {
-        "version_id": version.id,
-        "blob_digest": digest,
-        "samples": samples,
-        "origin": origin,
-        "created_at": now,
-        "created_by": actor,
-    }
-    golden_id = insert_row(connection, _INSERT_GOLDEN, row)
-    details: Json = {"digest": digest, "samples": samples}
-    if before is not None:
-        details |= {"replaces": before.digest, "message": message}
-    kind = "golden.added" if before is None else "golden.replaced"
-    append_event(connection, kind=kind, subject=version.reference, details=details, actor=actor)
-    return GoldenSetRecord(
-        id=golden_id, version_id=version.id, digest=digest, samples=samples, origin=origin, created_at=now
-    )
-
-
-@decoding("golden_set")
-def newest_golden_set(connection: sa.Connection, *, version_id: int) -> GoldenSetRecord | None:
-    """Return the golden set that was added last, or None."""
-    row = connection.execute(_NEWEST_GOLDEN, {"of_version": version_id}).one_or_none()
-    return None if row is None else _golden(row)
-
-
 def _record_files(connection: sa.Connection, version_id: int, files: Sequence[StoredFile]) -> None:
     rows = []
     for position, file in enumerate(files):
@@ -381,17 +311,6 @@ def _counts(text: str) -> dict[str, int]:
 @lru_cache(maxsize=128)
 def _words(text: str) -> tuple[str, ...]:
     return tuple(json.loads(text))
-
-
-def _golden(row: sa.Row[Any]) -> GoldenSetRecord:
-    return GoldenSetRecord(
-        id=row.id,
-        version_id=row.version_id,
-        digest=row.blob_digest,
-        samples=row.samples,
-        origin=row.origin,
-        created_at=row.created_at,
-    )
 
 
 def _not_found(connection: sa.Connection, reference: ModelReference) -> NoReturn:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from modelreg.config.policy import load_policy
-from modelreg.registry import versions
+from modelreg.registry import golden_sets, versions
 from modelreg.registry.engines import get_engine
 from modelreg.registry.references import ModelReference
 from modelreg.registry.words import Json, Precision
@@ -39,7 +39,7 @@ def validate_again(shop: Shop, precision: Precision, override: Path | None = Non
     policy = load_policy(precision, home=shop.path, model="lenet", override=override)
     with shop.database() as database, database.write() as connection:
         version = versions.get_version(connection, ModelReference(model="lenet", version=1))
-        golden = versions.newest_golden_set(connection, version_id=version.id)
+        golden = golden_sets.newest_golden_set(connection, version_id=version.id)
         assert golden is not None
         engine = get_engine(connection, {Precision.FP32: 1, Precision.INT8: 2}[precision])
         add_validation(connection, engine, golden=golden.digest, policy=policy)
@@ -135,7 +135,7 @@ def test_show_says_stale_and_why_for_another_policy_and_another_golden_set(judge
     with judged.database() as database, database.write() as connection:
         version = versions.get_version(connection, ModelReference(model="lenet", version=1))
         blob = judged.storage.put_bytes(b"another golden set")
-        versions.add_golden_set(
+        golden_sets.add_golden_set(
             connection,
             version=version,
             digest=blob.digest,

@@ -115,7 +115,7 @@ with database.write() as connection:
 try:
     with database.write() as connection:
         pointer = make_pointer(version, release="0" * 64)
-        releases.begin_operation(
+        operations.begin_operation(
             connection, channel_id=channel, release_id=release, pointer=pointer, owner={"me": me}, actor=ACTOR)
 except BusyError as error:
     print(error)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from modelreg.registry import events, releases, schema
+from modelreg.registry import events, operations, releases, schema
 from modelreg.registry.database import Database
 from modelreg.registry.errors import BusyError, IntegrityError, InvalidReferenceError, NotFoundError
 from modelreg.registry.pointers import Pointer
@@ -47,7 +47,7 @@ class Scene:
     def begin(self, current: Pointer | None = None) -> tuple[Pointer, OperationRecord]:
         pointer = make_pointer(self.version, release=self.release, current=current)
         with self.database.write() as connection:
-            return pointer, releases.begin_operation(
+            return pointer, operations.begin_operation(
                 connection,
                 channel_id=self.channel_id,
                 release_id=self.release_id,
@@ -58,11 +58,11 @@ class Scene:
 
     def commit(self, operation: OperationRecord, pointer: Pointer) -> ActivationRecord:
         with self.database.write() as connection:
-            return releases.commit_operation(connection, operation=operation, pointer=pointer, actor=ACTOR)
+            return operations.commit_operation(connection, operation=operation, pointer=pointer, actor=ACTOR)
 
     def open(self) -> list[OperationRecord]:
         with self.database.read() as connection:
-            return releases.open_operations(connection, channel_id=self.channel_id)
+            return operations.open_operations(connection, channel_id=self.channel_id)
 
     def state(self, operation: OperationRecord) -> str:
         with self.database.read() as connection:
@@ -97,9 +97,9 @@ def test_an_intent_is_open_until_its_outcome(scene: Scene) -> None:
 def test_the_pointer_of_an_intent_is_kept_whole(scene: Scene) -> None:
     pointer, operation = scene.begin()
     with scene.database.read() as connection:
-        assert releases.operation_pointer(connection, operation_id=operation.id) == pointer
+        assert operations.operation_pointer(connection, operation_id=operation.id) == pointer
         with pytest.raises(NotFoundError, match="no operation 99"):
-            releases.operation_pointer(connection, operation_id=99)
+            operations.operation_pointer(connection, operation_id=99)
 
 
 def test_a_pointer_that_somebody_edited_is_not_believed(scene: Scene) -> None:
@@ -109,7 +109,7 @@ def test_a_pointer_that_somebody_edited_is_not_believed(scene: Scene) -> None:
         connection.execute("UPDATE operation SET pointer = replace(pointer, '\"version\":1', '\"version\":2')")
     connection.close()
     with scene.database.read() as reader, pytest.raises(IntegrityError, match="does not match its own digest"):
-        releases.operation_pointer(reader, operation_id=operation.id)
+        operations.operation_pointer(reader, operation_id=operation.id)
 
 
 def test_a_channel_has_one_open_operation(scene: Scene) -> None:
@@ -119,11 +119,11 @@ def test_a_channel_has_one_open_operation(scene: Scene) -> None:
         scene.begin()
     assert row_counts(scene.database) == rows
     with scene.database.write() as connection:
-        releases.mark_unknown(connection, operation=first, error="no answer", actor=ACTOR)
+        operations.mark_unknown(connection, operation=first, error="no answer", actor=ACTOR)
     with pytest.raises(BusyError):
         scene.begin()
     with scene.database.write() as connection:
-        releases.abort_operation(connection, operation=first, error="it did not", actor=ACTOR)
+        operations.abort_operation(connection, operation=first, error="it did not", actor=ACTOR)
     scene.begin()
 
 
@@ -134,7 +134,7 @@ def test_two_channels_do_not_block_each_other(scene: Scene) -> None:
     _, second = scene.begin()
     assert [operation.id for operation in scene.open()] == [second.id]
     with scene.database.read() as connection:
-        assert len(releases.open_operations(connection)) == 2
+        assert len(operations.open_operations(connection)) == 2
         assert releases.list_channels(connection) == [("resnet50", "canary"), ("resnet50", "production")]
 
 
@@ -148,7 +148,7 @@ def test_a_transaction_id_is_used_once(scene: Scene) -> None:
     pointer, operation = scene.begin()
     scene.commit(operation, pointer)
     with scene.database.write() as connection, pytest.raises(sa.exc.IntegrityError, match=r"operation\.txn"):
-        releases.begin_operation(
+        operations.begin_operation(
             connection,
             channel_id=scene.channel_id,
             release_id=scene.release_id,
@@ -169,12 +169,12 @@ def test_committing_again_changes_nothing(scene: Scene) -> None:
 def test_what_was_aborted_is_committed_all_the_same_once_the_pointer_moved(scene: Scene) -> None:
     pointer, operation = scene.begin()
     with scene.database.write() as connection:
-        releases.abort_operation(connection, operation=operation, error="thought dead", actor=ACTOR)
+        operations.abort_operation(connection, operation=operation, error="thought dead", actor=ACTOR)
     assert scene.commit(operation, pointer).generation == 1
     assert scene.state(operation) == "committed"
 
 
-@pytest.mark.parametrize("settle", [releases.abort_operation, releases.mark_unknown])
+@pytest.mark.parametrize("settle", [operations.abort_operation, operations.mark_unknown])
 def test_what_was_committed_stays_so(scene: Scene, settle: object) -> None:
     pointer, operation = scene.begin()
     scene.commit(operation, pointer)
@@ -188,11 +188,11 @@ def test_what_was_committed_stays_so(scene: Scene, settle: object) -> None:
 def test_failures_are_events_with_their_reason(scene: Scene) -> None:
     _, operation = scene.begin()
     with scene.database.write() as connection:
-        releases.mark_unknown(connection, operation=operation, error="fsync failed", actor=ACTOR)
+        operations.mark_unknown(connection, operation=operation, error="fsync failed", actor=ACTOR)
     (unknown,) = scene.open()
     assert (unknown.state, unknown.error) == (OperationState.UNKNOWN, "fsync failed")
     with scene.database.write() as connection:
-        releases.abort_operation(connection, operation=unknown, error="read back: not moved", actor=ACTOR)
+        operations.abort_operation(connection, operation=unknown, error="read back: not moved", actor=ACTOR)
     assert scene.open() == []
     assert event_kinds(scene.database)[-2:] == ["operation.unknown", "operation.aborted"]
 
@@ -280,7 +280,7 @@ def test_a_channel_is_made_once_for_a_model_that_is_there(scene: Scene) -> None:
 def test_open_operations_are_found_through_the_partial_index(database: Database) -> None:
     populate(database)
     with database.read() as connection:
-        for statement, values in ((releases._OPEN, ()), (releases._OPEN_OF_CHANNEL, (1,))):
+        for statement, values in ((operations._OPEN, ()), (operations._OPEN_OF_CHANNEL, (1,))):
             text = f"EXPLAIN QUERY PLAN {statement.compile(dialect=connection.dialect)}"
             plan = "\n".join(row.detail for row in connection.exec_driver_sql(text, values))
             assert "operation USING INDEX ix_operation_open" in plan, plan

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from modelreg.registry import releases, schema
+from modelreg.registry import operations, releases, schema
 from modelreg.registry.database import Database
 from modelreg.registry.doctor import Doctor, Level
 from modelreg.registry.errors import (
@@ -85,7 +85,7 @@ def recorded(shop: Shop) -> list[tuple[int, int, ActivationKind]]:
 
 def open_operations(shop: Shop) -> int:
     with shop.database() as database, database.read() as connection:
-        return len(releases.open_operations(connection))
+        return len(operations.open_operations(connection))
 
 
 def assert_books_agree(shop: Shop) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from modelreg.registry import blobs, engines, releases, validations, versions
+from modelreg.registry import blobs, engines, golden_sets, releases, validations, versions
 from modelreg.registry.database import Database
 from modelreg.registry.errors import DatabaseError
 from modelreg.registry.references import parse_reference
@@ -45,7 +45,7 @@ def read_validations(connection: sa.Connection) -> None:
 
 def read_golden(connection: sa.Connection) -> None:
     for number in range(1, 9):
-        versions.newest_golden_set(connection, version_id=number)
+        golden_sets.newest_golden_set(connection, version_id=number)
 
 
 def read_activations(connection: sa.Connection) -> None:

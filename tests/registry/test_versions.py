@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from modelreg.registry import schema, versions
+from modelreg.registry import golden_sets, schema, versions
 from modelreg.registry.blobs import list_blobs
 from modelreg.registry.clock import utc_now
 from modelreg.registry.contents import StoredFile
@@ -233,11 +233,11 @@ def test_neither_listing_scans_versions_or_activations(database: Database) -> No
 def test_the_newest_golden_set_is_the_one_added_last(database: Database) -> None:
     with database.write() as connection:
         version, other = add_version(connection), add_version(connection, word="other")
-        assert versions.newest_golden_set(connection, version_id=version.id) is None
+        assert golden_sets.newest_golden_set(connection, version_id=version.id) is None
         add_golden_set(connection, version, word="old")
         add_golden_set(connection, version, word="new", message="better samples")
         add_golden_set(connection, other, word="other")
-        found = versions.newest_golden_set(connection, version_id=version.id)
+        found = golden_sets.newest_golden_set(connection, version_id=version.id)
     assert found is not None
     assert (found.digest, found.samples, found.origin) == (digest_of("golden new"), 64, {"torch": "2.13", "seed": 0})
     assert (utc_now() - found.created_at).total_seconds() < 60
@@ -264,7 +264,7 @@ def test_replacing_a_golden_set_needs_a_message_and_is_an_event(database: Databa
         with database.write() as connection:
             add_golden_set(connection, version, word=word, message=f"because {word}")
         with database.read() as connection:
-            newest = versions.newest_golden_set(connection, version_id=version.id)
+            newest = golden_sets.newest_golden_set(connection, version_id=version.id)
             kind, details = connection.execute(
                 sa.select(schema.event.c.kind, schema.event.c.details).order_by(schema.event.c.sequence.desc()).limit(1)
             ).one()

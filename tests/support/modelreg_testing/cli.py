@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from modelreg.cli.main import run
 from modelreg.config.settings import Home, create_home
-from modelreg.registry import versions
+from modelreg.registry import golden_sets
 from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.database import Database, sqlite_url
 from modelreg.registry.records import EngineRecord, SourceInfo
@@ -138,7 +138,7 @@ class Shop:
 
     def _add_golden(self, connection: sa.Connection, version: Any) -> str:
         blob = self.storage.put_bytes(b"golden")
-        versions.add_golden_set(
+        golden_sets.add_golden_set(
             connection,
             version=version,
             digest=blob.digest,

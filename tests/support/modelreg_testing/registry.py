@@ -12,7 +12,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from modelreg.config.policy import Policy, load_policy
-from modelreg.registry import blobs, engines, releases, schema, validations, versions
+from modelreg.registry import blobs, engines, golden_sets, operations, releases, schema, validations, versions
 from modelreg.registry.clock import utc_now
 from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.database import Database, sqlite_url
@@ -93,7 +93,7 @@ def add_version(
 def add_golden_set(connection: sa.Connection, version: VersionRecord, *, word: object = 0, message: str = "") -> str:
     """Add a golden set of 64 samples and return its digest."""
     digest = digest_of(f"golden {word}")
-    versions.add_golden_set(
+    golden_sets.add_golden_set(
         connection,
         version=version,
         digest=digest,
@@ -235,11 +235,11 @@ def activate(
         channel_id = releases.ensure_channel(connection, model=version.model, name="production", actor=ACTOR)
         rolls_back_to = None if current is None else current.generation
         pointer = make_pointer(version, release=digest, current=current, rolls_back_to=rolls_back_to)
-        operation = releases.begin_operation(
+        operation = operations.begin_operation(
             connection, channel_id=channel_id, release_id=release_id, pointer=pointer, owner={"pid": 1}, actor=ACTOR
         )
     with database.write() as connection:
-        return pointer, releases.commit_operation(connection, operation=operation, pointer=pointer, actor=ACTOR)
+        return pointer, operations.commit_operation(connection, operation=operation, pointer=pointer, actor=ACTOR)
 
 
 def populate(database: Database) -> None:
@@ -273,7 +273,7 @@ def populate(database: Database) -> None:
         release_id = releases.find_release(connection, manifest_digest=first.release)
         assert channel_id is not None
         assert release_id is not None
-        releases.begin_operation(
+        operations.begin_operation(
             connection, channel_id=channel_id, release_id=release_id, pointer=pointer, owner={"pid": 1}, actor=ACTOR
         )
 

@@ -13,7 +13,7 @@ from onnx import helper
 from modelreg.builders.backends import embedded_toolchain
 from modelreg.builders.cells import CellOutcome, CellRequest, build_cell
 from modelreg.builders.interface import BuildOptions, CalibrationOptions, Cell, ToolchainSpec
-from modelreg.registry import engines, versions
+from modelreg.registry import engines, golden_sets, versions
 from modelreg.registry.database import Database
 from modelreg.registry.records import EngineRecord, VersionRecord
 from modelreg.registry.sources.ingest import ingest_source
@@ -57,7 +57,7 @@ class Workshop:
         write_tensor_set(path, arrays, {})
         blob = self.storage.put_file(path)
         with self.database.write() as connection:
-            versions.add_golden_set(
+            golden_sets.add_golden_set(
                 connection,
                 version=version,
                 digest=blob.digest,

@@ -1,0 +1,99 @@
+"""The golden set that says what is right for a version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from modelreg.registry.blobs import record_blob
+from modelreg.registry.clock import utc_now
+from modelreg.registry.database import insert_row
+from modelreg.registry.errors import UsageError
+from modelreg.registry.events import append_event
+from modelreg.registry.records import GoldenSetRecord, VersionRecord
+from modelreg.registry.rows import decoding
+from modelreg.registry.schema import golden_set
+from modelreg.registry.words import BlobKind, Json
+
+_INSERT_GOLDEN = sa.insert(golden_set)
+_NEWEST_GOLDEN = (
+    sa.select(golden_set)
+    .where(golden_set.c.version_id == sa.bindparam("of_version"))
+    .order_by(golden_set.c.id.desc())
+    .limit(1)
+)
+
+
+def add_golden_set(
+    connection: sa.Connection,
+    *,
+    version: VersionRecord,
+    digest: str,
+    size_bytes: int,
+    samples: int,
+    origin: Json,
+    actor: str,
+    message: str = "",
+) -> GoldenSetRecord:
+    """
+    Make this the golden set of `version`; nothing changes if it is already. Replacing another one is an event.
+
+    Args:
+        connection: In a writing transaction.
+        version: Whose outputs it holds.
+        digest: SHA-256 of its file.
+        size_bytes: Bytes of its file.
+        samples: How many samples it has.
+        origin: Where it comes from.
+        actor: Who adds it.
+        message: Why it replaces the one before.
+
+    Raises:
+        UsageError: It would replace another one without a message.
+    """
+    before = newest_golden_set(connection, version_id=version.id)
+    if before is not None and before.digest == digest:
+        return before
+    if before is not None and not message:
+        raise UsageError(
+            f"{version.reference} has golden set {before.digest[:12]} already, this one is {digest[:12]}",
+            hint="To replace it, say why with --message; its engines must be validated again then.",
+        )
+    record_blob(connection, digest=digest, size_bytes=size_bytes, kind=BlobKind.GOLDEN)
+    now = utc_now()
+    row = {
+        "version_id": version.id,
+        "blob_digest": digest,
+        "samples": samples,
+        "origin": origin,
+        "created_at": now,
+        "created_by": actor,
+    }
+    golden_id = insert_row(connection, _INSERT_GOLDEN, row)
+    details: Json = {"digest": digest, "samples": samples}
+    if before is not None:
+        details |= {"replaces": before.digest, "message": message}
+    kind = "golden.added" if before is None else "golden.replaced"
+    append_event(connection, kind=kind, subject=version.reference, details=details, actor=actor)
+    return GoldenSetRecord(
+        id=golden_id, version_id=version.id, digest=digest, samples=samples, origin=origin, created_at=now
+    )
+
+
+@decoding("golden_set")
+def newest_golden_set(connection: sa.Connection, *, version_id: int) -> GoldenSetRecord | None:
+    """Return the golden set that was added last, or None."""
+    row = connection.execute(_NEWEST_GOLDEN, {"of_version": version_id}).one_or_none()
+    return None if row is None else _golden(row)
+
+
+def _golden(row: sa.Row[Any]) -> GoldenSetRecord:
+    return GoldenSetRecord(
+        id=row.id,
+        version_id=row.version_id,
+        digest=row.blob_digest,
+        samples=row.samples,
+        origin=row.origin,
+        created_at=row.created_at,
+    )
