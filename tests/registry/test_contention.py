@@ -17,7 +17,7 @@ from modelreg_testing.registry import add_version, make_database
 PREAMBLE = """
 import sys
 import sqlalchemy as sa
-from modelreg.registry import releases, schema, versions
+from modelreg.registry import operations, releases, schema, versions
 from modelreg.registry.database import Database, sqlite_url
 from modelreg.registry.errors import BusyError
 from modelreg_testing.registry import ACTOR, add_version, make_pointer, make_source
