@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,13 +30,26 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
     # Another host's locks may not reach us where the place is shared, so its name keeps us off.
     prefix = f"modelreg-{purpose}-{host_name()}."
     sweep_scratch(prefix)
-    folder, lock = _make(prefix)
+    made: list[tuple[Path, int | None]] = []
     try:
-        yield folder
+        with _signals_held():
+            made.append(_make(prefix))
+        yield made[0][0]
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+        for folder, lock in made:
+            shutil.rmtree(folder, ignore_errors=True)
+            if lock is not None:
+                os.close(lock)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Let a signal that asks us to stop wait until what is being made is known to whoever removes it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def sweep_scratch(prefix: str) -> int:
