@@ -55,10 +55,13 @@ class LocalChannels:
 
     def _read_pointer(self, place: ChannelPlace) -> Pointer | None:
         data = _read_file(place.pointer)
+        has_history = data is None and place.generation(2).exists()
+        if has_history:
+            data = _read_file(place.pointer)  # the first two swaps may have come in between
         if data is not None:
             return parse_channel_pointer(data, model=place.model, channel=place.channel, where=str(place.pointer))
         self._layout.require_mounted()
-        if place.generation(2).exists():
+        if has_history:
             raise IntegrityError(
                 f"pointer {place.pointer} is missing, though the channel has a history",
                 hint="Restore it: the newest document in history/ has the same bytes.",

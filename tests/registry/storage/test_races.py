@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from modelreg.registry.errors import ActivationConflictError, BusyError
+from modelreg.registry.pointers import Pointer
+from modelreg.registry.storage import channels
 from modelreg.registry.storage.local import LocalStorage
 from modelreg_testing.storage import chain_of, pointer_after, published
 from modelreg_testing.storage_faults import check_store, exit_code, in_child, start_child
@@ -79,6 +81,26 @@ def test_a_polling_reader_sees_no_torn_mixed_or_older_generation(in_memory: Path
     read_until(store.root, SWAPS)
     assert exit_code(writer) == 0
     assert check_store(store.root).generations == {("lenet", "production"): SWAPS}
+
+
+def test_a_reader_overtaken_by_the_first_swaps_sees_no_missing_pointer(
+    in_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pointer is not there when it is opened, and the history is two long when that is looked at."""
+    store = LocalStorage.create(in_memory / "store")
+    release = published(store)
+    read = channels._read_file
+    chain: list[Pointer] = []
+
+    def overtaken(path: Path) -> bytes | None:
+        data = read(path)
+        if not chain and path.name == "pointer.json":
+            chain.append(pointer_after(None, release=release))  # what follows reads too: it must not start again
+            chain[:] = chain_of(store, length=2, release=release)
+        return data
+
+    monkeypatch.setattr(channels, "_read_file", overtaken)
+    assert store.read_pointer("lenet", "production") == chain[-1]
 
 
 def test_the_reader_above_would_notice_a_copy_in_place(tmp_path: Path) -> None:
