@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,11 @@ if os.environ.get("CI"):
 
 # Tests import ONNX Runtime too; what they start must not rely on this (docs/decisions/0011-no-telemetry.md).
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
+# A test run under nohup, or as a shell's background job, inherits ignored signals, and so would what it starts.
+for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number is signal.SIGINT else signal.SIG_DFL)
 
 SHARED_MEMORY = Path("/dev/shm")
 
