@@ -58,12 +58,12 @@ def make_passes(
 
 
 def _fetch_variant(engine: EngineRecord, version: VersionRecord, registry: Registry, folder: Path) -> Path:
-    from modelreg.builders.recipe import Recipe
+    from modelreg.builders.recipe import variant_recipe_digest
     from modelreg.registry.engines import find_variant
 
     with registry.database.read() as connection:
         files = find_variant(
-            connection, source_digest=version.source.digest, recipe_digest=Recipe(engine.recipe).variant_digest
+            connection, source_digest=version.source.digest, recipe_digest=variant_recipe_digest(engine.recipe)
         )
     if not files:
         raise NotFoundError(

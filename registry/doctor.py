@@ -116,7 +116,7 @@ class Doctor:
                 "events",
                 f"event {chain.broken_at}",
                 chain.reason,
-                "Somebody changed the history, or the file is damaged; compare it with a backup.",
+                events.CHAIN_HINT,
             )
         missing = [row.digest for row in rows if not self.storage.has_blob(row.digest)]
         for digest in missing:

@@ -64,18 +64,6 @@ _SELECT = (
 )
 _BY_ID = _SELECT.where(engine.c.id == sa.bindparam("engine_id"))
 _OF_VERSION = _SELECT.where(engine.c.version_id == sa.bindparam("of_version")).order_by(engine.c.id)
-_BUILT = (
-    _SELECT.where(
-        engine.c.version_id == sa.bindparam("of_version"),
-        engine.c.target_id == sa.bindparam("for_target"),
-        engine.c.toolchain_id == sa.bindparam("with_toolchain"),
-        engine.c.recipe_digest == sa.bindparam("with_recipe"),
-        engine.c.variant_digest == sa.bindparam("from_variant"),
-        engine.c.status == EngineStatus.BUILT.value,
-    )
-    .order_by(engine.c.id.desc())
-    .limit(1)
-)
 
 
 def ensure_toolchain(
@@ -155,28 +143,6 @@ def record_variant(
         actor=actor,
     )
     return tuple(files)
-
-
-@decoding("engine")
-def find_built_engine(
-    connection: sa.Connection,
-    *,
-    version_id: int,
-    target: TargetRecord,
-    toolchain_id: int,
-    recipe_digest: str,
-    variant_digest: str,
-) -> EngineRecord | None:
-    """Return the newest engine built of exactly this, or None; failed attempts do not count."""
-    key = {
-        "of_version": version_id,
-        "for_target": target.id,
-        "with_toolchain": toolchain_id,
-        "with_recipe": recipe_digest,
-        "from_variant": variant_digest,
-    }
-    row = connection.execute(_BUILT, key).one_or_none()
-    return None if row is None else _engine(row)
 
 
 def record_engine(

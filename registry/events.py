@@ -37,6 +37,10 @@ _NEXT_PAGE = sa.select(*_RAW).where(event.c.sequence > sa.bindparam("after")).or
 _FIRST_PAGE = sa.select(*_RAW).order_by(event.c.sequence).limit(_PAGE)
 
 
+CHAIN_HINT = "Somebody changed the history, or the file is damaged; compare it with a backup."
+"""What to do about a broken chain."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainAnchor:
     """A point of the chain remembered outside the database."""

@@ -151,6 +151,6 @@ def _verify_events(report: VerificationReport, chain: events.ChainReport) -> Non
                 kind="events",
                 subject=f"event {chain.broken_at}",
                 problem=chain.reason,
-                hint="Somebody changed the history, or the file is damaged; compare it with a backup.",
+                hint=events.CHAIN_HINT,
             )
         )

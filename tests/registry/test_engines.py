@@ -7,7 +7,7 @@ from modelreg.registry import blobs, engines
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
 from modelreg.registry.errors import IntegrityError, NotFoundError
-from modelreg.registry.records import EngineRecord, ToolchainRecord
+from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.words import Backend, BlobKind, EngineStatus, Precision
 from modelreg_testing.registry import (
     ACTOR,
@@ -25,18 +25,6 @@ from modelreg_testing.registry import (
 def database(tmp_path: Path) -> Iterator[Database]:
     with make_database(tmp_path) as database:
         yield database
-
-
-def find(database: Database, like: EngineRecord, **changes: object) -> EngineRecord | None:
-    key = {
-        "version_id": like.version_id,
-        "target": like.target,
-        "toolchain_id": like.toolchain.id,
-        "recipe_digest": like.recipe_digest,
-        "variant_digest": like.variant_digest,
-    }
-    with database.read() as connection:
-        return engines.find_built_engine(connection, **{**key, **changes})  # type: ignore[arg-type]
 
 
 def test_an_engine_is_read_back_as_it_was_recorded(database: Database) -> None:
@@ -92,32 +80,6 @@ def test_files_and_status_must_agree(database: Database, status: EngineStatus, f
 def test_an_unknown_engine_is_not_found(database: Database) -> None:
     with database.read() as connection, pytest.raises(NotFoundError, match="there is no engine 77"):
         engines.get_engine(connection, 77)
-
-
-def test_only_exactly_the_same_build_is_reused(database: Database) -> None:
-    with database.write() as connection:
-        version = add_version(connection)
-        made = add_engine(connection, version)
-        newer = add_toolchain(connection, version="1.24.0")
-        gpu = add_target(connection, name="sm_90")
-    assert find(database, made) == made
-    assert find(database, made, toolchain_id=newer.id) is None
-    assert find(database, made, target=gpu) is None
-    assert find(database, made, recipe_digest="0" * 64) is None
-    assert find(database, made, variant_digest="0" * 64) is None
-    assert find(database, made, version_id=made.version_id + 1) is None
-
-
-def test_a_failed_attempt_is_never_reused_and_the_newest_built_one_is(database: Database) -> None:
-    with database.write() as connection:
-        version = add_version(connection)
-        failed = add_engine(connection, version, status=EngineStatus.FAILED)
-    assert find(database, failed) is None
-    with database.write() as connection:
-        add_engine(connection, version)
-        newest = add_engine(connection, version)
-        add_engine(connection, version, status=EngineStatus.FAILED)
-    assert find(database, failed) == newest
 
 
 def test_the_current_engines_are_the_newest_of_each_recipe_and_cell(database: Database) -> None:
