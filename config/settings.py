@@ -25,7 +25,7 @@ targets = ["cpu"]              # promote refuses unless each of them has an engi
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a registry is set to. `preference` maps a target (or `default`) to precisions, most wanted first;
-    `channels` maps a channel to the targets it requires."""
+    `channels` maps a channel to the targets it requires, `allowed_plugins` holds digests."""
 
     store_url: str
     database_url: str
@@ -33,6 +33,7 @@ class Settings:
     build_timeout_s: float
     preference: Mapping[str, tuple[Precision, ...]]
     channels: Mapping[str, tuple[str, ...]]
+    allowed_plugins: tuple[str, ...] = ()
 
     def preference_for(self, target: str) -> tuple[Precision, ...]:
         """Return the precisions wanted on `target`, most wanted first."""
@@ -170,11 +171,12 @@ def load_settings(path: Path | None) -> Settings:
     where = str(path) if path else "settings"
     if path is not None and path.exists():
         _overlay(table, read_toml(path))
-    require_keys(table, {"store", "database", "limits", "promote", "channels"}, where=where)
+    require_keys(table, {"store", "database", "limits", "promote", "channels", "plugins"}, where=where)
     store = _section(table, "store", {"url"}, where)
     database = _section(table, "database", {"url"}, where)
     limits = _section(table, "limits", {"lock_timeout_s", "build_timeout_s"}, where)
     promote = _section(table, "promote", {"preference"}, where)
+    plugins = _section(table, "plugins", {"allowed"}, where)
     return Settings(
         store_url=_text(store["url"], f"{where}: store.url"),
         database_url=_text(database["url"], f"{where}: database.url"),
@@ -182,6 +184,7 @@ def load_settings(path: Path | None) -> Settings:
         build_timeout_s=_seconds(limits["build_timeout_s"], f"{where}: limits.build_timeout_s"),
         preference=_preferences(promote["preference"], f"{where}: promote.preference"),
         channels=_channels(table.get("channels", {}), f"{where}: channels"),
+        allowed_plugins=_names(plugins["allowed"], f"{where}: plugins.allowed"),
     )
 
 
