@@ -37,6 +37,8 @@ Report = Callable[[Optional[float], str], None]
 _PRODUCT = "TensorRT"
 _MAX_WARNINGS = 20
 _FLOATS = ("float32", "float16", "bfloat16")
+_TYPED_KINDS = ("CONSTANT", "SHAPE", "QUANTIZE", "DEQUANTIZE")
+"""Layers whose types follow from what they are."""
 
 
 def build(request: Json, arrays: Arrays, report: Report) -> Json:
@@ -100,15 +102,17 @@ def _build_plan(trt: Any, log: Any, request: Json, arrays: Arrays, report: Repor
 def _pin(trt: Any, network: Any, nodes: List[str]) -> None:
     """Keep the layers of these ONNX nodes in FP32: weakly typed networks may choose any precision that is allowed."""
     wanted = set(nodes)
-    for index in range(network.num_layers if wanted else 0):
-        layer = network.get_layer(index)
+    layers = [network.get_layer(index) for index in range(network.num_layers if wanted else 0)]
+    pinned = [layer for layer in layers if wanted & set(nodes_of(layer) or [layer.name])]
+    made = {tensor.name for layer in pinned for tensor in outputs_of(layer)}
+    # An activation is fused with what it follows, and 8.6 has no kernel of two precisions for both.
+    pinned += [layer for layer in layers if layer.type.name == "ACTIVATION" and layer.get_input(0).name in made]
+    for layer in pinned:
         outputs = outputs_of(layer)
-        if not wanted & set(nodes_of(layer) or [layer.name]) or layer.type.name in ("CONSTANT", "SHAPE"):
-            continue
-        if all(dtype_of(tensor) in _FLOATS for tensor in outputs):
+        if layer.type.name not in _TYPED_KINDS and all(dtype_of(tensor) in _FLOATS for tensor in outputs):
             layer.precision = trt.DataType.FLOAT
-            for each in range(len(outputs)):
-                layer.set_output_type(each, trt.DataType.FLOAT)
+            for index in range(len(outputs)):
+                layer.set_output_type(index, trt.DataType.FLOAT)
 
 
 def _try_out(session: Session, request: Json, arrays: Arrays) -> Json:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
-from modelreg.registry.toolchains.trt_log import TensorRTError, join
+from modelreg.registry.toolchains.trt_log import TensorRTError
 
 Json = Dict[str, Any]
 
@@ -88,7 +88,7 @@ def _set_tactic_sources(trt: Any, config: Any, changes: Json, log: Any) -> None:
     for name in changes["off"]:
         mask &= ~(1 << int(members[name]))
     if not config.set_tactic_sources(mask):
-        raise TensorRTError("%s does not take these tactic sources: %s" % (log.product, join(log.errors) or changes))
+        raise TensorRTError("%s does not take these tactic sources: %s" % (log.product, log.say_errors() or changes))
 
 
 def _set_dla(trt: Any, builder: Any, config: Any, core: int, product: str) -> None:
@@ -101,7 +101,7 @@ def _set_dla(trt: Any, builder: Any, config: Any, core: int, product: str) -> No
 def _add_profile(builder: Any, config: Any, shapes: Json, index: int, log: Any) -> None:
     profile = make_profile(builder, shapes)
     if not profile or config.add_optimization_profile(profile) != index:
-        raise TensorRTError("%s does not take profile %d: %s" % (log.product, index, join(log.errors) or shapes))
+        raise TensorRTError("%s does not take profile %d: %s" % (log.product, index, log.say_errors() or shapes))
 
 
 def make_profile(builder: Any, shapes: Json) -> Any:
@@ -123,7 +123,7 @@ def load_timing_cache(config: Any, path: str, log: Any) -> None:
     cache = log.require(config.create_timing_cache(content), "cannot read the timing cache")
     if not config.set_timing_cache(cache, False):
         raise TensorRTError(
-            "%s does not take the timing cache: %s" % (log.product, join(log.errors) or "it is of another GPU"),
+            "%s does not take the timing cache: %s" % (log.product, log.say_errors() or "it is of another GPU"),
             "One cache belongs to one version of TensorRT and one kind of GPU; give another file.",
         )
     log.require_no_error("does not take the timing cache")

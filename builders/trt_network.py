@@ -58,7 +58,7 @@ def _parse_error(parser: Any, log: Any, backend: str, version: str) -> TensorRTE
     named = has("parser names nodes", backend, version)
     nodes = [_describe_error(parser.get_error(index), named) for index in range(parser.num_errors)]
     listed = ["%s (%s): %s" % (each["node"], each["op"] or "no op", each["reason"]) for each in nodes]
-    reasons = join(listed) or join(log.errors) or "no reason given"
+    reasons = join(listed) or log.say_errors() or "no reason given"
     hint = "Replace these nodes in the model, or build for another backend."
     if any("plugin" in each["reason"] for each in nodes):
         hint = "Give the library that has the plugin with --plugins, replace these nodes, or build for another backend."

@@ -39,7 +39,8 @@ def load(request: Json, _arrays: Arrays, _report: Report) -> Json:
     gpu = use_gpu(request["target"])
     trt = _import(request["backend"])
     log = make_log(trt, _PRODUCTS[request["backend"]])
-    load_plugins(trt, log, sorted(str(path) for path in Path(request["path"]).parent.glob("*.so")))
+    if request["backend"] == "tensorrt":
+        load_plugins(trt, log, sorted(str(path) for path in Path(request["path"]).parent.glob("*.so")))
     session = Session(trt, log, content, host_code=request["host_code"], output_types=request.get("output_types"))
     _state["session"] = session
     return {**session.describe(), "gpu": {**gpu, **describe_driver()}, "version": trt.__version__}

@@ -21,6 +21,8 @@ _GRAVE = re.compile(r"outside the range of INT32 was clamped")
 """Warnings of a build that would give other results: 8.6 clamps INT64 weights."""
 
 _MAX_SHOWN = 5
+_MAX_ERRORS = 2
+_MAX_CHARACTERS = 300
 
 
 class TensorRTError(Exception):
@@ -64,22 +66,26 @@ def make_log(trt: Any, product: str) -> Any:
         def require_no_error(self, problem: str) -> None:
             """Raise what was logged as an error, if anything was."""
             if self.errors:
-                raise TensorRTError("%s %s: %s" % (self.product, problem, join(self.errors)))
+                raise TensorRTError("%s %s: %s" % (self.product, problem, self.say_errors()))
 
         def require(self, thing: Any, problem: str, hint: str = "") -> Any:
             """Return a thing that TensorRT made; what it could not make is None, and the reason in the log."""
             if thing is None:
-                reason = join(self.errors) or "it gives no reason"
+                reason = self.say_errors() or "it gives no reason"
                 raise TensorRTError("%s %s: %s" % (self.product, problem, reason), hint)
             return thing
+
+        def say_errors(self) -> str:
+            """Return the first errors, briefly: one often logs a dozen others, and the log has them all."""
+            return join([text[:_MAX_CHARACTERS] for text in self.errors], shown=_MAX_ERRORS)
 
     return Log()
 
 
-def join(texts: List[str]) -> str:
+def join(texts: List[str], *, shown: int = _MAX_SHOWN) -> str:
     """Return the first of several messages on one line, and how many more there are."""
-    more = "; and %d more" % (len(texts) - _MAX_SHOWN) if len(texts) > _MAX_SHOWN else ""
-    return "; ".join(texts[:_MAX_SHOWN]) + more
+    more = "; and %d more" % (len(texts) - shown) if len(texts) > shown else ""
+    return "; ".join(texts[:shown]) + more
 
 
 def clean(message: str) -> str:
@@ -88,5 +94,5 @@ def clean(message: str) -> str:
     text = " ".join(" ".join(lines).split())
     text = re.sub(r"\.? In \w+ at /_src/\S+?:\d+", "", text)
     text = re.sub(r"^[\w.]+\.cpp:\d+: ", "", text)
-    text = re.sub(r"^\d+: \[[\w.]+::\w+::\d+\] ", "", text)
+    text = re.sub(r"^(?:\d+: )?\[[\w.]+::\w+::\d+\] ", "", text)
     return re.sub(r" \(In \w+ at /_src/[^)]*\)", "", text)[:600]

@@ -13,7 +13,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import numpy as np
 
 from modelreg.registry.toolchains.cuda_memory import Device
-from modelreg.registry.toolchains.trt_log import join
 
 Json = Dict[str, Any]
 Arrays = Dict[str, Any]
@@ -50,16 +49,15 @@ def read_checked(path: str, digest: str) -> bytes:
 
 def load_plugins(trt: Any, log: Any, libraries: Sequence[str]) -> None:
     """
-    Load plugin libraries, whose digests the caller has checked, and offer TensorRT's own plugins.
+    Load plugin libraries, whose digests the caller has checked, and offer TensorRT's own plugins; RTX has none.
 
     Raises:
         PlanRunError: One cannot be loaded.
     """
-    if hasattr(trt, "init_libnvinfer_plugins"):  # TensorRT-RTX has none
-        trt.init_libnvinfer_plugins(log, "")
+    trt.init_libnvinfer_plugins(log, "")
     for library in libraries:
         if trt.get_plugin_registry().load_library(library) is None:
-            reason = join(log.errors) or "no reason given"
+            reason = log.say_errors() or "no reason given"
             raise PlanRunError("the plugin library %s cannot be loaded: %s" % (Path(library).name, reason))
 
 
@@ -89,11 +87,11 @@ class Session:
             runtime.engine_host_code_allowed = True
         engine = runtime.deserialize_cuda_engine(plan)
         if engine is None:
-            raise PlanRunError("%s refuses the plan: %s" % (log.product, join(log.errors) or "it gives no reason"))
+            raise PlanRunError("%s refuses the plan: %s" % (log.product, log.say_errors() or "it gives no reason"))
         self._runtime, self.engine = runtime, engine
         self._context = engine.create_execution_context()
         if self._context is None:
-            raise PlanRunError("%s makes no context: %s" % (log.product, join(log.errors) or "out of memory?"))
+            raise PlanRunError("%s makes no context: %s" % (log.product, log.say_errors() or "out of memory?"))
         self._device = Device()
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         is_input = {name: engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names}
@@ -133,7 +131,7 @@ class Session:
         for name, array in arrays.items():
             address = self._device.reserve(name, array.nbytes)
             if not self._context.set_input_shape(name, array.shape):
-                raise PlanRunError("input %r cannot be %s: %s" % (name, list(array.shape), join(self._log.errors)))
+                raise PlanRunError("input %r cannot be %s: %s" % (name, list(array.shape), self._log.say_errors()))
             self._context.set_tensor_address(name, address)
             self._device.upload(address, array)
         missing = self._context.infer_shapes()
@@ -146,7 +144,7 @@ class Session:
     def enqueue(self) -> None:
         """Run what is bound, in the stream's order."""
         if not self._context.execute_async_v3(self._stream_handle()):
-            raise PlanRunError("the plan does not run: %s" % (join(self._log.errors) or "no reason given"))
+            raise PlanRunError("the plan does not run: %s" % (self._log.say_errors() or "no reason given"))
 
     def inspect(self, shapes: Optional[Mapping[str, Sequence[int]]] = None) -> str:
         """Return what the engine's inspector tells of its layers, as JSON; with shapes, free dimensions are known."""
@@ -219,7 +217,7 @@ class Session:
             raise PlanRunError(_say_uncovered(profiles, shapes))
         if index != self._profile:
             if not self._context.set_optimization_profile_async(index, self._stream_handle()):
-                raise PlanRunError("profile %d cannot be used: %s" % (index, join(self._log.errors)))
+                raise PlanRunError("profile %d cannot be used: %s" % (index, self._log.say_errors()))
             self._device.wait()
             self._profile = index
 
@@ -264,8 +262,8 @@ def _covers(points: Json, shape: Sequence[int]) -> bool:
 def _say_uncovered(profiles: Sequence[Json], shapes: Mapping[str, Sequence[int]]) -> str:
     given = ", ".join("%s %s" % (name, _say(shape)) for name, shape in shapes.items())
     ranges = [
-        ", ".join("%s %s to %s" % (name, _say(points["min"]), _say(points["max"])) for name, points in profile.items())
-        for profile in profiles
+        ", ".join("%s %s to %s" % (name, _say(points["min"]), _say(points["max"])) for name, points in each.items())
+        for each in profiles
     ]
     return "no profile covers %s; the plan has %s" % (given, "; ".join(ranges))
 

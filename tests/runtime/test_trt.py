@@ -1,0 +1,55 @@
+"""The runner of TensorRT plans, as far as it goes without a GPU: what is refused before anything is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from modelreg.registry.toolchains.trt_session import PlanRunError, choose_profile, read_checked
+from modelreg.registry.words import Backend
+from modelreg.runtime.runner import GpuLoad, RunError, WorkerRunner
+
+PLAN = b"ftrt" + bytes(20) + bytes([8, 6, 0, 12]) + os.urandom(64)
+
+
+def profile(low: int, high: int) -> dict[str, dict[str, list[int]]]:
+    return {"x": {"min": [low, 3], "opt": [low, 3], "max": [high, 3]}}
+
+
+@pytest.mark.parametrize("position", [0, 27, 40, len(PLAN) - 1])
+def test_a_plan_with_a_flipped_byte_is_never_loaded(tmp_path: Path, position: int) -> None:
+    damaged = bytearray(PLAN)
+    damaged[position] ^= 1
+    path = tmp_path / "model.plan"
+    path.write_bytes(damaged)
+    load = GpuLoad(digest=hashlib.sha256(PLAN).hexdigest(), target="sm_90")
+    with pytest.raises(RunError, match=r"the plan cannot be loaded: the plan has the digest .* it is not loaded"):
+        WorkerRunner(path, backend=Backend.TENSORRT, gpu=load)
+
+
+def test_a_plan_is_not_loaded_where_its_gpu_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "model.plan"
+    path.write_bytes(PLAN)
+    load = GpuLoad(digest=hashlib.sha256(PLAN).hexdigest(), target="sm_9999")
+    with pytest.raises(RunError, match="there is no GPU of sm_9999 here"):
+        WorkerRunner(path, backend=Backend.TENSORRT, gpu=load)
+
+
+def test_the_bytes_that_were_checked_are_the_bytes_that_are_given(tmp_path: Path) -> None:
+    path = tmp_path / "model.plan"
+    path.write_bytes(PLAN)
+    assert read_checked(str(path), hashlib.sha256(PLAN).hexdigest()) == PLAN
+    with pytest.raises(PlanRunError, match="it is not loaded"):
+        read_checked(str(path), "0" * 64)
+
+
+@pytest.mark.parametrize(("batch", "chosen"), [(1, 0), (4, 0), (5, 1), (64, 1), (0, None), (65, None)], ids=str)
+def test_the_first_profile_that_covers_the_shapes_is_chosen(batch: int, chosen: int | None) -> None:
+    assert choose_profile([profile(1, 4), profile(2, 64)], {"x": [batch, 3]}) == chosen
+
+
+def test_a_profile_of_another_rank_covers_nothing() -> None:
+    assert choose_profile([profile(1, 4)], {"x": [1, 3, 1]}) is None
