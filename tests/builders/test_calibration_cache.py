@@ -32,7 +32,8 @@ def make_request(
     (folder / "plan").mkdir(exist_ok=True)
     (folder / "model.onnx").write_bytes(b"a model")
     path = folder / f"set-{samples}.npz"
-    np.savez(path, **{"input.x": np.full((6, 2), samples, np.float32)})
+    arrays: dict[str, Any] = {"input.x": np.full((6, 2), samples, np.float32)}
+    np.savez(path, **arrays)
     given = CalibrationOptions(path=path, method=method)
     calibration = check_calibration_set(given, SIGNATURE)
     return BuildRequest(

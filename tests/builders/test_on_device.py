@@ -70,7 +70,7 @@ def test_the_same_cell_is_reused(workshop: Workshop, version: VersionRecord) -> 
 
 
 def test_excluded_nodes_and_op_types_are_pinned_by_name(workshop: Workshop, version: VersionRecord) -> None:
-    options = {"nodes_to_exclude": ("/c1/Conv",), "op_types_to_exclude": ("AveragePool",)}
+    options: dict[str, Any] = {"nodes_to_exclude": ("/c1/Conv",), "op_types_to_exclude": ("AveragePool",)}
     engine = workshop.fill(request(version, Precision.FP16, **options)).engine
     assert asked(workshop, engine)["pins"] == ["/c1/Conv", "/s2/AveragePool", "/s4/AveragePool"]
     assert engine.recipe["pins"]["excluded_nodes"] == ["/c1/Conv"]
@@ -132,7 +132,7 @@ def test_implicit_calibration_gets_its_samples_and_keeps_its_ranges(
     workshop: Workshop, version: VersionRecord, tmp_path: Path
 ) -> None:
     settings = TensorRTOptions(implicit_calibration=True, calibration_cache=tmp_path / "ranges.json")
-    options = {"calibration": workshop.calibration({"input.image": SAMPLES}), "tensorrt": settings}
+    options: dict[str, Any] = {"calibration": workshop.calibration({"input.image": SAMPLES}), "tensorrt": settings}
     engine = workshop.fill(request(version, Precision.INT8, **options)).engine
     assert asked(workshop, engine)["arrays"]["calibration.image"] == [110, 1, 28, 28]
     assert (engine.recipe["variant"], engine.recipe["implicit_calibration"]["method"]) == (None, "entropy")
@@ -147,7 +147,7 @@ def test_implicit_calibration_gets_its_samples_and_keeps_its_ranges(
 
 def test_newer_releases_have_no_implicit_calibration(workshop: Workshop, version: VersionRecord) -> None:
     implicit = TensorRTOptions(implicit_calibration=True)
-    options = {"calibration": workshop.calibration({"input.image": SAMPLES}), "tensorrt": implicit}
+    options: dict[str, Any] = {"calibration": workshop.calibration({"input.image": SAMPLES}), "tensorrt": implicit}
     with pytest.raises(CellRefusedError, match=r"tensorrt 11\.4\.0 has no implicit calibration"):
         workshop.fill(request(version, Precision.INT8, release="11.4.0", **options))
 
