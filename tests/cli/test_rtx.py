@@ -64,6 +64,7 @@ def test_every_precision_is_built_for_every_target(built: tuple[Path, CliResult]
         (target, "rtx", precision, "built", precision.upper()) for target in TARGETS for precision in PRECISIONS
     ]
     assert build.out.splitlines()[10].startswith("not run, fp32, fp16, int8 for sm_86, sm_89, sm_120: compiled ahead")
+    assert "next: modelreg validate lenet:1, on a host that runs sm_86, sm_89, sm_120\n" in build.err
     engines = bench.cli("show", "lenet:1", "--json").document["engines"]
     assert len({engine["plan"] for engine in engines}) == 9
     assert {engine["files"][0]["path"] for engine in engines} == {"model.plan"}
