@@ -25,7 +25,7 @@ targets = ["cpu"]              # promote refuses unless each of them has an engi
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a registry is set to. `preference` maps a target (or `default`) to precisions, most wanted first;
-    `channels` maps a channel to the targets it requires."""
+    `channels` maps a channel to the targets it requires; `serve_python` and `serve_plugins` load plans on this host."""
 
     store_url: str
     database_url: str
@@ -33,6 +33,8 @@ class Settings:
     build_timeout_s: float
     preference: Mapping[str, tuple[Precision, ...]]
     channels: Mapping[str, tuple[str, ...]]
+    serve_python: tuple[str, ...] = ()
+    serve_plugins: tuple[str, ...] = ()
 
     def preference_for(self, target: str) -> tuple[Precision, ...]:
         """Return the precisions wanted on `target`, most wanted first."""
@@ -74,6 +76,11 @@ class Home:
         """Return the database as an SQLAlchemy URL."""
         url = self.settings.database_url
         return url if "://" in url else f"sqlite:///{_locate(self.path, url)}"
+
+    @property
+    def plugin_paths(self) -> tuple[Path, ...]:
+        """Return the plugin libraries that hosts of this registry load."""
+        return tuple(self.path / plugin for plugin in self.settings.serve_plugins)
 
     @property
     def database_path(self) -> Path | None:
@@ -170,11 +177,12 @@ def load_settings(path: Path | None) -> Settings:
     where = str(path) if path else "settings"
     if path is not None and path.exists():
         _overlay(table, read_toml(path))
-    require_keys(table, {"store", "database", "limits", "promote", "channels"}, where=where)
+    require_keys(table, {"store", "database", "limits", "promote", "serve", "channels"}, where=where)
     store = _section(table, "store", {"url"}, where)
     database = _section(table, "database", {"url"}, where)
     limits = _section(table, "limits", {"lock_timeout_s", "build_timeout_s"}, where)
     promote = _section(table, "promote", {"preference"}, where)
+    serve = _section(table, "serve", {"python", "plugins"}, where)
     return Settings(
         store_url=_text(store["url"], f"{where}: store.url"),
         database_url=_text(database["url"], f"{where}: database.url"),
@@ -182,6 +190,8 @@ def load_settings(path: Path | None) -> Settings:
         build_timeout_s=_seconds(limits["build_timeout_s"], f"{where}: limits.build_timeout_s"),
         preference=_preferences(promote["preference"], f"{where}: promote.preference"),
         channels=_channels(table.get("channels", {}), f"{where}: channels"),
+        serve_python=_names(serve["python"], f"{where}: serve.python"),
+        serve_plugins=_names(serve["plugins"], f"{where}: serve.plugins"),
     )
 
 

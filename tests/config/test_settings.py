@@ -116,6 +116,9 @@ def test_a_home_below_a_file_cannot_be_made(tmp_path: Path) -> None:
         ("[limits]\nbuild_timeout_s = nan\n", "above 0"),
         ("limits = 3\n", "limits must be a table"),
         ("[store]\nurl = ''\n", r"store\.url must be a text"),
+        ('[serve]\npython = "/opt/trt"\n', "serve.python must be a list of names"),
+        ("[serve]\nplugins = [1]\n", "serve.plugins must be a list of names"),
+        ("[serve]\npythons = []\n", "unknown key 'pythons'"),
         ("[promote]\npreference = 1\n", "must be a table of target"),
         ('[promote.preference]\ncpu = ["fp12"]\n', "unknown precision"),
         ('[promote.preference]\ncpu = "int8"\n', "must be a list of names"),
@@ -166,3 +169,12 @@ def test_a_server_database_is_passed_through(tmp_path: Path) -> None:
     home = find_home(tmp_path)
     assert home.database_url == "postgresql+psycopg://db/modelreg"
     assert home.database_path is None
+
+
+def test_what_serves_here_is_set_and_plugins_are_found_from_the_registrys_folder(tmp_path: Path) -> None:
+    home = create_home(tmp_path)
+    assert (home.settings.serve_python, home.plugin_paths) == ((), ())
+    home.config_path.write_text('[serve]\npython = ["/opt/trt"]\nplugins = ["libscan.so", "/opt/libroi.so"]\n')
+    changed = create_home(tmp_path)
+    assert changed.settings.serve_python == ("/opt/trt",)
+    assert changed.plugin_paths == (tmp_path / "libscan.so", Path("/opt/libroi.so"))
