@@ -20,8 +20,7 @@ _BACKEND_MODULES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One GPU as the driver describes it; `target` is `sm_90` for compute capability 9.0."""
 
     name: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple  # a tenth of a dataclass's start-up
 
 from modelreg.registry.digests import file_digest
 from modelreg.registry.errors import IntegrityError
@@ -22,8 +22,7 @@ Preference = Callable[[str], Sequence[Precision]]
 """Returns a target's precisions, the most wanted first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
+class Resolution(NamedTuple):
     """What a channel serves to one host: the best candidate first; none is chosen where no engine runs there."""
 
     pointer: Pointer

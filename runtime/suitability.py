@@ -7,8 +7,7 @@ the version that built it, unless it was built to be compatible.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple  # a tenth of a dataclass's start-up, and `which` must start at once
 
 from modelreg.registry.manifest import NO_HARDWARE_COMPATIBILITY, ReleasedEngine
 from modelreg.registry.plans import PlanHeader, disagreement, is_same_version
@@ -42,8 +41,7 @@ class Check(NamedTuple):
     finding: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suitability:
+class Suitability(NamedTuple):
     """
     A released engine and whether this host can load it.
 

@@ -210,7 +210,7 @@ def test_the_interpreter_with_the_engines_own_version_loads_it() -> None:
 def test_the_driver_must_have_the_cuda_of_the_engine(
     cuda: str, version: str, driver: str, outcome: str, said: str
 ) -> None:
-    found = judge(engine(cuda=cuda, backend_version=version), host(replace(H200, driver=driver)))
+    found = judge(engine(cuda=cuda, backend_version=version), host(H200._replace(driver=driver)))
     assert finding(found, "driver") == (outcome, said)
     assert found.usable is (outcome == "ok")
 
