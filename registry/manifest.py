@@ -132,7 +132,7 @@ def _released(target: str, engine: EngineRecord) -> ReleasedEngine:
     Return an engine as it is released.
 
     What decides where it loads stands in the recipe: the flag `VERSION_COMPATIBLE`, and in its `build` part
-    `hardware_compatibility_level`, by TensorRT's name, `plugins`, a list of files with digests, and `plan_targets`.
+    `hardware_compatibility`, by TensorRT's name, `plugins`, a list of files with digests, and `plan_targets`.
     """
     build: Json = engine.recipe.get("build", {})
     return ReleasedEngine(
@@ -144,8 +144,9 @@ def _released(target: str, engine: EngineRecord) -> ReleasedEngine:
         realised=engine.realised,
         gpu=engine.target.gpu,
         driver=engine.target.driver,
-        cuda=engine.target.cuda or str(engine.toolchain.details.get("cuda") or ""),
-        hardware_compatibility=build.get("hardware_compatibility_level") or NO_HARDWARE_COMPATIBILITY,
+        # Not the target's: that is the newest CUDA of the driver it was built with, which says nothing of the plan.
+        cuda=str(engine.toolchain.details.get("cuda") or ""),
+        hardware_compatibility=build.get("hardware_compatibility") or NO_HARDWARE_COMPATIBILITY,
         version_compatible="VERSION_COMPATIBLE" in engine.recipe.get("flags", ()),
         plugins=tuple(StoredFile.from_json(plugin) for plugin in build.get("plugins", ())),
         plan_targets=tuple(build.get("plan_targets", ())),

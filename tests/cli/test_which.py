@@ -23,7 +23,7 @@ H200 = Gpu(name="NVIDIA H200", target="sm_90", driver="580.159.04")
 TRT = ToolchainRecord(
     id=2, name="trt", backend=Backend.TENSORRT, version="8.6.0.12", python="/p", details={"cuda": "12"}
 )
-COMPATIBLE = {"flags": [], "build": {"hardware_compatibility_level": "AMPERE_PLUS"}}
+COMPATIBLE = {"flags": [], "build": {"hardware_compatibility": "AMPERE_PLUS"}}
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_a_newer_format_is_refused_with_the_way_out() -> None:
 def test_what_decides_where_an_engine_loads_comes_from_its_recipe_and_reads_back() -> None:
     plugin = StoredFile(path="libscan.so", digest=digest_of(9), size_bytes=7)
     build = {
-        "hardware_compatibility_level": "AMPERE_PLUS",
+        "hardware_compatibility": "AMPERE_PLUS",
         "plugins": [plugin.to_json()],
         "plan_targets": ["sm_86", "sm_89"],
     }
@@ -72,7 +72,8 @@ def test_a_release_without_anything_unusual_keeps_the_digest_it_had_before_these
         ]
 
 
-def test_the_cuda_of_the_device_goes_before_that_of_the_package() -> None:
+def test_the_cuda_is_the_backends_and_not_the_newest_of_the_driver_it_was_built_with() -> None:
     built = make_engine(1, target="sm_90", toolchain=replace(TRT, details={"cuda": "12"}))
-    built = replace(built, target=replace(built.target, cuda="12.4"))
-    assert make_manifest(make_version(), {"sm_90": built}).engines[0].cuda == "12.4"
+    built = replace(built, target=replace(built.target, cuda="13.0", driver="580.1"))
+    (released,) = make_manifest(make_version(), {"sm_90": built}).engines
+    assert (released.cuda, released.driver) == ("12", "580.1")
