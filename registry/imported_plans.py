@@ -16,13 +16,13 @@ import sqlalchemy as sa
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import json_digest
 from modelreg.registry.engines import ensure_target, list_engines, record_engine
-from modelreg.registry.errors import NotFoundError, SourceError, UsageError
+from modelreg.registry.errors import IntegrityError, NotFoundError, SourceError, UsageError
 from modelreg.registry.events import append_event
 from modelreg.registry.plans import HEADER_BYTES, PlanHeader, is_same_version, parse_plan_header
 from modelreg.registry.records import EngineRecord, ToolchainRecord, VersionRecord
 from modelreg.registry.sources.local_files import LocalFile, open_regular, require_unchanged, shown
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
-from modelreg.registry.words import EngineStatus, Json, Precision
+from modelreg.registry.words import Backend, EngineStatus, Json, Precision
 
 _PLAN_NAME = "model.plan"
 _GPU = re.compile(r"sm_[1-9]\d{1,2}")
@@ -87,6 +87,8 @@ def inspect_plan(path: Path) -> OfferedPlan:
     with opened:
         head = opened.read(HEADER_BYTES)
     header = parse_plan_header(head, size_bytes=identity.size_bytes, where=shown(path.name))
+    if header.backend is Backend.TENSORRT_RTX and not header.targets:
+        raise IntegrityError(f"{shown(path.name)} is damaged: its header names no target", hint="Fetch it again.")
     return OfferedPlan(file=LocalFile(name=path.name, path=path, identity=identity), head=head, header=header)
 
 
