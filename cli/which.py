@@ -74,7 +74,7 @@ def command(
     from modelreg.runtime.resolver import resolve
 
     home = invocation.find_home()
-    host = describe_serving_host(pythons or home.settings.serve_python)
+    host = describe_serving_host(pythons or home.serving_pythons)
     for interpreter in host.interpreters:
         if interpreter.problem:
             print_warning(interpreter.problem)

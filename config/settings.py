@@ -78,6 +78,12 @@ class Home:
         return url if "://" in url else f"sqlite:///{_locate(self.path, url)}"
 
     @property
+    def serving_pythons(self) -> tuple[str, ...]:
+        """Return the interpreters that load plans on this host; a bare name is one on the PATH."""
+        named = self.settings.serve_python
+        return tuple(str(self.path / Path(each).expanduser()) if "/" in each else each for each in named)
+
+    @property
     def plugin_paths(self) -> tuple[Path, ...]:
         """Return the plugin libraries that hosts of this registry load."""
         return tuple(self.path / plugin for plugin in self.settings.serve_plugins)

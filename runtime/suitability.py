@@ -160,7 +160,7 @@ def _other_model(engine: ReleasedEngine, same: list[Gpu]) -> str:
     names = [gpu.name for gpu in same]
     if not engine.gpu or not names or engine.gpu in names:
         return ""
-    return f"built on {engine.gpu}, and this host has {', '.join(dict.fromkeys(names))}: it may be slower"
+    return f"built on {engine.gpu}, and this host has {', '.join(dict.fromkeys(names))}: it may be slower, or fail"
 
 
 def compute_capability(target: str) -> int:

@@ -171,10 +171,16 @@ def test_a_server_database_is_passed_through(tmp_path: Path) -> None:
     assert home.database_path is None
 
 
-def test_what_serves_here_is_set_and_plugins_are_found_from_the_registrys_folder(tmp_path: Path) -> None:
+def test_what_serves_here_is_found_from_the_registrys_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
     home = create_home(tmp_path)
-    assert (home.settings.serve_python, home.plugin_paths) == ((), ())
-    home.config_path.write_text('[serve]\npython = ["/opt/trt"]\nplugins = ["libscan.so", "/opt/libroi.so"]\n')
+    assert (home.serving_pythons, home.plugin_paths) == ((), ())
+    home.config_path.write_text(
+        '[serve]\npython = ["/opt/trt", "venvs/trt", "~/trt/bin/python", "python3.10"]\n'
+        'plugins = ["libscan.so", "/opt/libroi.so"]\n'
+    )
     changed = create_home(tmp_path)
-    assert changed.settings.serve_python == ("/opt/trt",)
+    assert changed.serving_pythons == (
+        *("/opt/trt", str(tmp_path / "venvs" / "trt"), "/home/ada/trt/bin/python", "python3.10"),
+    )
     assert changed.plugin_paths == (tmp_path / "libscan.so", Path("/opt/libroi.so"))

@@ -127,7 +127,7 @@ def test_another_model_of_the_same_architecture_is_a_caveat() -> None:
     found = judge(engine(gpu="NVIDIA H100"), host(H200))
     outcome, said = finding(found, "gpu")
     assert (found.usable, outcome) == (True, "caveat")
-    assert said == "built on NVIDIA H100, and this host has NVIDIA H200: it may be slower"
+    assert said == "built on NVIDIA H100, and this host has NVIDIA H200: it may be slower, or fail"
     for fine in (engine(gpu="NVIDIA H200"), engine(gpu="NVIDIA H100", hardware_compatibility="AMPERE_PLUS")):
         assert finding(judge(fine, host(H200)), "gpu")[0] == "ok"
 
