@@ -11,7 +11,7 @@ from modelreg.cli.context import Invocation, open_store
 from modelreg.cli.options import make_command, read_reference
 from modelreg.cli.render import print_document, print_line, print_warning, short, when
 from modelreg.registry.clock import iso
-from modelreg.registry.errors import NotFoundError
+from modelreg.registry.errors import NotFoundError, ToolchainError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
@@ -75,9 +75,10 @@ def command(
 
     home = invocation.find_home()
     host = describe_serving_host(pythons or home.serving_pythons)
-    for interpreter in host.interpreters:
-        if interpreter.problem:
-            print_warning(interpreter.problem)
+    for problem in (each.problem for each in host.interpreters if each.problem):
+        if pythons:
+            raise ToolchainError(problem, hint="Name the interpreter that loads plans here with --python.")
+        print_warning(problem)  # another one may serve
     resolution = resolve(
         open_store(home),
         reference.model,

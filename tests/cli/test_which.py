@@ -121,5 +121,9 @@ def test_what_config_says_serves_counts_and_an_option_goes_before_it(
     assert "sm_90    fp16  tensorrt: needs tensorrt 8.6.0.12; this host has 10.3.0" in other.out
     path = served.cli("which", "lenet@production", "--path-only", "--python", python)
     assert path.out.endswith("/sm_90/model.onnx\n")
-    nothing = served.cli("which", "lenet@production", "--path-only", "--python", "/no/python")
+
+
+def test_an_interpreter_that_is_named_and_not_there_is_an_error(served: Shop, python: Path) -> None:
+    nothing = served.cli("which", "lenet@production", "--path-only", "--python", python, "--python", "/no/python")
     assert (nothing.code, nothing.out) == (1, "")
+    assert nothing.err.startswith("modelreg: error: there is no interpreter /no/python\n")
