@@ -9,7 +9,6 @@ from typing import NamedTuple  # a tenth of a dataclass's start-up
 from modelreg.registry.digests import file_digest
 from modelreg.registry.errors import IntegrityError
 from modelreg.registry.manifest import Manifest, ReleasedEngine, parse_manifest
-from modelreg.registry.plans import read_plan_header
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.references import check_name
 from modelreg.registry.storage.interface import Storage
@@ -91,6 +90,8 @@ def _judge_plan(
     """Judge an engine by its plan's header too, where the plan is a local file."""
     header, damage = None, ""
     if folder is not None and engine.backend in BOUND_TO_VERSION:
+        from modelreg.registry.plans import read_plan_header  # noqa: PLC0415 - releases for CPUs start without it
+
         try:
             header = read_plan_header(folder / engine.plan.path)
         except IntegrityError as error:

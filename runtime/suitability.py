@@ -7,12 +7,14 @@ the version that built it, unless it was built to be compatible.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple  # a tenth of a dataclass's start-up, and `which` must start at once
+from typing import TYPE_CHECKING, NamedTuple  # a tenth of a dataclass's start-up, and `which` must start at once
 
 from modelreg.registry.manifest import NO_HARDWARE_COMPATIBILITY, ReleasedEngine
-from modelreg.registry.plans import PlanHeader, disagreement, is_same_version
 from modelreg.registry.words import Backend, Word
 from modelreg.runtime.host import Gpu, Host
+
+if TYPE_CHECKING:
+    from modelreg.registry.plans import PlanHeader
 
 BOUND_TO_VERSION = (Backend.TENSORRT, Backend.TENSORRT_RTX)
 """Backends that load only what their own version built, unless it was built to be compatible."""
@@ -123,6 +125,8 @@ def _check_plan(engine: ReleasedEngine, header: PlanHeader | None, damage: str) 
         return Check("plan", CheckOutcome.REFUSED, damage)
     if header is None:
         return None
+    from modelreg.registry.plans import disagreement  # noqa: PLC0415 - nothing of TensorRT in most releases for a CPU
+
     found = disagreement(
         header,
         backend=engine.backend,
@@ -186,8 +190,12 @@ def _check_backend(engine: ReleasedEngine, host: Host) -> tuple[Check, str]:
 def _fit(engine: ReleasedEngine, version: str) -> tuple[CheckOutcome, str]:
     """Return whether one installation loads an engine, and what to say of it; an empty version is not known."""
     backend, built = engine.backend, engine.backend_version
-    if backend not in BOUND_TO_VERSION or is_same_version(version, built):
+    if backend not in BOUND_TO_VERSION:
         return CheckOutcome.OK, f"{backend} {version} is here" if version else f"{backend} is here"
+    from modelreg.registry.plans import is_same_version  # noqa: PLC0415 - as above
+
+    if is_same_version(version, built):
+        return CheckOutcome.OK, f"{backend} {version} is here"
     if not version:
         return CheckOutcome.CAVEAT, f"needs {backend} {built}; which version is here is not known"
     if backend is Backend.TENSORRT and engine.version_compatible and loads_compatible(built, version):
