@@ -47,7 +47,7 @@ def _ask_this_host() -> Callable[[EngineRecord], str]:
     from modelreg.runtime.runner import why_not_run
 
     describe = functools.cache(describe_host)
-    return lambda engine: why_not_run(engine.target.name, engine.toolchain.backend, describe())
+    return lambda engine: why_not_run(engine.target.name, describe())
 
 
 def choose_next(

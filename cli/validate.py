@@ -196,7 +196,7 @@ def _why_not_here(engines: list[EngineRecord]) -> dict[int, str]:
     from modelreg.runtime.runner import why_not_run
 
     host = describe_host()
-    return {engine.id: why_not_run(engine.target.name, engine.toolchain.backend, host) for engine in engines}
+    return {engine.id: why_not_run(engine.target.name, host) for engine in engines}
 
 
 def _validate_all(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -42,14 +41,6 @@ if TYPE_CHECKING:
     metavar="PATH",
     help="What loads plans here, if not the Python that modelreg runs in; may be repeated.",
 )
-@click.option(
-    "--plugin",
-    "plugins",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="FILE",
-    help="A plugin library that is loaded first; may be repeated.",
-)
 @click.pass_obj
 def command(
     invocation: Invocation,
@@ -58,7 +49,6 @@ def command(
     path_only: bool,
     explain: bool,
     pythons: tuple[str, ...],
-    plugins: tuple[Path, ...],
 ) -> int:
     """Show which engine of the active release this host would load, and why the others not.
 
@@ -85,7 +75,6 @@ def command(
         reference.channel,
         host,
         preference=home.settings.preference_for,
-        plugins=plugins or home.plugin_paths,
     )
     if invocation.as_json:
         print_document(_document(resolution, host))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modelreg.registry.contents import Signature, StoredFile
 from modelreg.registry.digests import canonical_json
@@ -23,6 +23,13 @@ NO_HARDWARE_COMPATIBILITY = "NONE"
 """TensorRT's name for an engine that runs on the architecture it was built on, and nowhere else."""
 
 
+class RequiredPlugin(NamedTuple):
+    """A library of plugins that a plan cannot be loaded without: its file name and SHA-256."""
+
+    name: str
+    digest: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedEngine:
     """
@@ -33,7 +40,7 @@ class ReleasedEngine:
         cuda: The version of CUDA that its backend was made for; empty for the CPU, and where it is not known.
         hardware_compatibility: TensorRT's level: `NONE`, `AMPERE_PLUS` or `SAME_COMPUTE_CAPABILITY`.
         version_compatible: Whether newer versions of TensorRT load it too.
-        plugins: The libraries of plugins that must be loaded before it, by digest.
+        plugins: The libraries of plugins that must be loaded before it; they lie beside the plan.
         plan_targets: All that its plan was compiled for, where that is more than its target.
     """
 
@@ -49,7 +56,7 @@ class ReleasedEngine:
     files: tuple[StoredFile, ...]
     hardware_compatibility: str = NO_HARDWARE_COMPATIBILITY
     version_compatible: bool = False
-    plugins: tuple[StoredFile, ...] = ()
+    plugins: tuple[RequiredPlugin, ...] = ()
     plan_targets: tuple[str, ...] = ()
 
     @property
@@ -77,7 +84,7 @@ class ReleasedEngine:
         if self.version_compatible:
             body["version_compatible"] = True
         if self.plugins:
-            body["plugins"] = [plugin.to_json() for plugin in self.plugins]
+            body["plugins"] = [plugin._asdict() for plugin in self.plugins]
         if self.plan_targets:
             body["plan_targets"] = list(self.plan_targets)
         return body
@@ -132,7 +139,7 @@ def _released(target: str, engine: EngineRecord) -> ReleasedEngine:
     Return an engine as it is released.
 
     What decides where it loads stands in the recipe: the flag `VERSION_COMPATIBLE`, and in its `build` part
-    `hardware_compatibility`, by TensorRT's name, `plugins`, a list of files with digests, and `plan_targets`.
+    `hardware_compatibility`, by TensorRT's name, `plugins` with names and digests, and `plan_targets`.
     """
     build: Json = engine.recipe.get("build", {})
     return ReleasedEngine(
@@ -148,10 +155,14 @@ def _released(target: str, engine: EngineRecord) -> ReleasedEngine:
         cuda=str(engine.toolchain.details.get("cuda") or ""),
         hardware_compatibility=build.get("hardware_compatibility") or NO_HARDWARE_COMPATIBILITY,
         version_compatible="VERSION_COMPATIBLE" in engine.recipe.get("flags", ()),
-        plugins=tuple(StoredFile.from_json(plugin) for plugin in build.get("plugins", ())),
+        plugins=_read_plugins(build),
         plan_targets=tuple(build.get("plan_targets", ())),
         files=tuple(replace(file, path=f"{target}/{file.path}") for file in engine.files),
     )
+
+
+def _read_plugins(body: Json) -> tuple[RequiredPlugin, ...]:
+    return tuple(RequiredPlugin(name=each["name"], digest=each["digest"]) for each in body.get("plugins", ()))
 
 
 def parse_manifest(data: bytes, *, where: str) -> Manifest:
@@ -192,7 +203,7 @@ def _parse_engine(body: Json) -> ReleasedEngine:
         cuda=body["cuda"],
         hardware_compatibility=body.get("hardware_compatibility", NO_HARDWARE_COMPATIBILITY),
         version_compatible=body.get("version_compatible", False),
-        plugins=tuple(StoredFile.from_json(plugin) for plugin in body.get("plugins", ())),
+        plugins=_read_plugins(body),
         plan_targets=tuple(body.get("plan_targets", ())),
         files=tuple(StoredFile.from_json(file) for file in body["files"]),
     )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple  # a tenth of a dataclass's start-up
 
-from modelreg.registry.digests import file_digest
 from modelreg.registry.errors import IntegrityError
 from modelreg.registry.manifest import Manifest, ReleasedEngine, parse_manifest
 from modelreg.registry.pointers import Pointer
@@ -52,7 +51,6 @@ def resolve(
     host: Host,
     *,
     preference: Preference = lambda _target: (),
-    plugins: Sequence[Path] = (),
 ) -> Resolution:
     """
     Return what `host` would load for `model@channel`: the pointer is read once, then only its release.
@@ -63,7 +61,6 @@ def resolve(
         channel: Its channel.
         host: What would load it.
         preference: Decides between engines that fit equally well.
-        plugins: The plugin libraries that the host loads; read only for a release that needs some.
 
     Raises:
         NotFoundError: The channel has no release.
@@ -76,17 +73,13 @@ def resolve(
         raise no_active_release(model, channel, served=storage.list_channels())
     manifest = parse_manifest(storage.read_manifest(pointer.release), where=pointer.release[:12])
     folder = storage.release_path(pointer.release)
-    needed = any(engine.plugins for engine in manifest.engines)
-    digests = _digest_those_there(plugins) if needed else set()
-    judged = [_judge_plan(engine, host, folder, digests, pointer) for engine in manifest.engines]
+    judged = [_judge_plan(engine, host, folder, pointer) for engine in manifest.engines]
     return Resolution(
         pointer=pointer, manifest=manifest, candidates=rank(judged, host, preference=preference), folder=folder
     )
 
 
-def _judge_plan(
-    engine: ReleasedEngine, host: Host, folder: Path | None, plugins: set[str], pointer: Pointer
-) -> Suitability:
+def _judge_plan(engine: ReleasedEngine, host: Host, folder: Path | None, pointer: Pointer) -> Suitability:
     """Judge an engine by its plan's header too, where the plan is a local file."""
     header, damage = None, ""
     if folder is not None and engine.backend in BOUND_TO_VERSION:
@@ -98,18 +91,7 @@ def _judge_plan(
             damage = str(error)
         except OSError as error:
             damage = f"its plan cannot be read: {error.strerror}"
-    return judge(engine, host, header=header, damage=damage, plugins=plugins, overridden=pointer.overridden)
-
-
-def _digest_those_there(plugins: Sequence[Path]) -> set[str]:
-    """Return the digests of the libraries that can be read; one that cannot is not there."""
-    found: set[str] = set()
-    for path in plugins:
-        try:
-            found.add(file_digest(path))
-        except OSError:
-            continue
-    return found
+    return judge(engine, host, header=header, damage=damage, overridden=pointer.overridden)
 
 
 def rank(judged: Sequence[Suitability], host: Host, *, preference: Preference) -> tuple[Suitability, ...]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from modelreg.registry.errors import MissingDependencyError, ModelregError
+from modelreg.registry.errors import ModelregError
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json
 from modelreg.runtime.host import Host
@@ -20,18 +21,20 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.generic]
 
-JOB_FILES: dict[Backend, Path] = {Backend.ONNXRUNTIME: Path(__file__).with_name("ort.py")}
+JOB_FILES: dict[Backend, Path] = {
+    Backend.ONNXRUNTIME: Path(__file__).with_name("ort.py"),
+    Backend.TENSORRT: Path(__file__).with_name("trt.py"),
+    Backend.TENSORRT_RTX: Path(__file__).with_name("trt.py"),
+}
 MODES = ("plan", "rounded")
 LOAD_TIMEOUT_S = 600.0
 RUN_TIMEOUT_S = 600.0
 
 
-def why_not_run(target: str, backend: Backend, host: Host) -> str:
+def why_not_run(target: str, host: Host) -> str:
     """Return why `host` cannot run an engine, or an empty string."""
     if target not in host.targets:
         return f"needs {target}; this host has {', '.join(host.targets)}"
-    if backend not in JOB_FILES:
-        return f"engines of {backend} cannot be run yet"
     return ""
 
 
@@ -39,11 +42,48 @@ class RunError(ModelregError):
     """A plan could not be loaded or run."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLoad:
+    """
+    What is needed beside the file to load a plan of TensorRT.
+
+    Attributes:
+        digest: SHA-256 of the plan: the child checks the very bytes that it loads.
+        target: The GPU to run on.
+        host_code: Whether the plan may run the lean runtime that it carries, as version-compatible ones do.
+        output_types: The source's types of the outputs, which older releases narrow.
+    """
+
+    digest: str
+    target: str
+    host_code: bool = False
+    output_types: Mapping[str, str] = field(default_factory=dict)
+
+    def to_request(self) -> Json:
+        """Return what the job file needs."""
+        return {
+            "digest": self.digest,
+            "target": self.target,
+            "host_code": self.host_code,
+            "output_types": dict(self.output_types),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How a plan is timed, in trtexec's words; `iterations` and `duration_s` are both fulfilled."""
+
+    warmup_ms: float = 200.0
+    duration_s: float = 1.0
+    iterations: int = 10
+    cuda_graph: bool = False
+
+
 class WorkerRunner:
     """
     A plan in a persistent child process; a context manager.
 
-    The caller has checked the digest of the file before: what is loaded here is trusted.
+    For ONNX Runtime the caller has checked the digest of the file before: what is loaded here is trusted.
     """
 
     def __init__(
@@ -56,6 +96,7 @@ class WorkerRunner:
         threads: int | None = None,
         timeout_s: float = RUN_TIMEOUT_S,
         log_path: Path | None = None,
+        gpu: GpuLoad | None = None,
     ) -> None:
         """
         Start the child and load the plan.
@@ -69,6 +110,7 @@ class WorkerRunner:
             threads: Threads of one operator; None leaves it to the backend.
             timeout_s: Limit of one run, in seconds.
             log_path: Where the child's output goes; a temporary file when None.
+            gpu: For a plan of TensorRT.
 
         Raises:
             RunError: It cannot be loaded.
@@ -76,8 +118,8 @@ class WorkerRunner:
         """
         if mode not in MODES:
             raise ValueError(f"mode {mode!r} is none of {MODES}")
-        if backend not in JOB_FILES:
-            raise MissingDependencyError(str(backend), extra=str(backend))
+        if (gpu is None) != (backend is Backend.ONNXRUNTIME):
+            raise ValueError(f"a plan of {backend} {'is not' if gpu else 'is'} run on a GPU")
         self._timeout_s = timeout_s
         self._scratch = tempfile.TemporaryDirectory(prefix="modelreg-run-") if log_path is None else None
         log = log_path or Path(str(self._scratch and self._scratch.name)) / "run.log"
@@ -88,7 +130,8 @@ class WorkerRunner:
             self._clean()
             raise
         try:
-            request = {"path": str(path), "mode": mode, "threads": threads}
+            request: Json = {"path": str(path), "mode": mode, "threads": threads, "backend": str(backend)}
+            request |= gpu.to_request() if gpu is not None else {}
             self.info: Json = self._call("load", request, {}, timeout_s=LOAD_TIMEOUT_S)[0]
         except BaseException:
             self.close()
@@ -113,6 +156,16 @@ class WorkerRunner:
             WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
         """
         return self._call("run", {}, inputs, timeout_s=self._timeout_s)[1]
+
+    def bench(self, inputs: Mapping[str, Array], timing: Timing) -> Array:
+        """
+        Return the milliseconds that the GPU took for each of many runs on the same inputs, which are uploaded once.
+
+        Raises:
+            RunError: The backend refused, or cannot be timed.
+            WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
+        """
+        return self._call("bench", asdict(timing), inputs, timeout_s=self._timeout_s)[1]["gpu_ms"]
 
     def close(self) -> None:
         """End the child."""

@@ -91,7 +91,6 @@ def judge(
     *,
     header: PlanHeader | None = None,
     damage: str = "",
-    plugins: Collection[str] = (),
     overridden: Collection[str] = (),
 ) -> Suitability:
     """
@@ -102,7 +101,6 @@ def judge(
         host: What would load it.
         header: What its plan says about itself, for TensorRT; None when that was not read.
         damage: Why the plan could not be read.
-        plugins: Digests of the plugin libraries that the host has.
         overridden: The gates that the promotion went over, as in the pointer.
     """
     gpu, runs_on = _check_gpu(engine, host)
@@ -112,7 +110,7 @@ def judge(
         gpu,
         backend,
         _check_driver(engine, host, runs_on),
-        _check_plugins(engine, plugins),
+        _check_plugins(engine),
         _check_gates(engine, overridden),
     ]
     return Suitability(
@@ -253,16 +251,15 @@ def _minimum_driver(engine: ReleasedEngine) -> int | None:
     return _MINIMUM_DRIVER.get(cuda)
 
 
-def _check_plugins(engine: ReleasedEngine, plugins: Collection[str]) -> Check | None:
+def _check_plugins(engine: ReleasedEngine) -> Check | None:
     if not engine.plugins:
         return None
-    here = {*plugins, *(file.digest for file in engine.files)}
-    missing = [plugin for plugin in engine.plugins if plugin.digest not in here]
+    released = {file.digest for file in engine.files}
+    missing = [f"{name} ({digest[:12]})" for name, digest in engine.plugins if digest not in released]
     if missing:
-        named = ", ".join(f"{plugin.path} ({plugin.digest[:12]})" for plugin in missing)
-        return Check("plugins", CheckOutcome.REFUSED, f"needs plugins that this host does not name: {named}")
-    names = ", ".join(plugin.path for plugin in engine.plugins)
-    return Check("plugins", CheckOutcome.OK, f"its plugins are here: {names}")
+        finding = f"needs plugins that the release does not have: {', '.join(missing)}"
+        return Check("plugins", CheckOutcome.REFUSED, finding)
+    return Check("plugins", CheckOutcome.OK, f"loaded first: {', '.join(name for name, _ in engine.plugins)}")
 
 
 def _check_gates(engine: ReleasedEngine, overridden: Collection[str]) -> Check:

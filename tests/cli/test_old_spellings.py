@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
+
 import click
 import pytest
 
 from modelreg.cli.build import command
-from modelreg.cli.old_spellings import SPELLINGS, respell
+from modelreg.cli.old_spellings import _REFUSED, SPELLINGS, respell
 from modelreg.registry.errors import UsageError
 from modelreg_testing.cli import Shop, run_cli
 
@@ -103,6 +105,12 @@ def test_our_own_command_lines_are_left_alone(words: list[str]) -> None:
 
 def test_no_option_of_build_is_in_the_table() -> None:
     assert own_options() & set(SPELLINGS) == set()
+
+
+def test_every_option_that_a_refusal_names_is_one_of_build() -> None:
+    hints = " ".join(hint.replace("--path-only", "") for _, hint in _REFUSED.values())
+    named = {word.replace("-", "").lower() for word in re.findall(r"--[A-Za-z-]+", hints)}
+    assert {"mempoolsize", "calibration", "optshapes"} <= named <= own_options()
 
 
 @pytest.mark.parametrize("name", ["--minShapes", "--min-shapes", "--min_shapes", "--nodes_to_exclude"])

@@ -117,7 +117,6 @@ def test_a_home_below_a_file_cannot_be_made(tmp_path: Path) -> None:
         ("limits = 3\n", "limits must be a table"),
         ("[store]\nurl = ''\n", r"store\.url must be a text"),
         ('[serve]\npython = "/opt/trt"\n', "serve.python must be a list of names"),
-        ("[serve]\nplugins = [1]\n", "serve.plugins must be a list of names"),
         ("[serve]\npythons = []\n", "unknown key 'pythons'"),
         ("[promote]\npreference = 1\n", "must be a table of target"),
         ('[promote.preference]\ncpu = ["fp12"]\n', "unknown precision"),
@@ -174,13 +173,9 @@ def test_a_server_database_is_passed_through(tmp_path: Path) -> None:
 def test_what_serves_here_is_found_from_the_registrys_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
     home = create_home(tmp_path)
-    assert (home.serving_pythons, home.plugin_paths) == ((), ())
-    home.config_path.write_text(
-        '[serve]\npython = ["/opt/trt", "venvs/trt", "~/trt/bin/python", "python3.10"]\n'
-        'plugins = ["libscan.so", "/opt/libroi.so"]\n'
-    )
+    assert home.serving_pythons == ()
+    home.config_path.write_text('[serve]\npython = ["/opt/trt", "venvs/trt", "~/trt/bin/python", "python3.10"]\n')
     changed = create_home(tmp_path)
     assert changed.serving_pythons == (
         *("/opt/trt", str(tmp_path / "venvs" / "trt"), "/home/ada/trt/bin/python", "python3.10"),
     )
-    assert changed.plugin_paths == (tmp_path / "libscan.so", Path("/opt/libroi.so"))

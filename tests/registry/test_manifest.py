@@ -3,9 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from modelreg.registry.contents import StoredFile
 from modelreg.registry.errors import IntegrityError
-from modelreg.registry.manifest import make_manifest, parse_manifest
+from modelreg.registry.manifest import RequiredPlugin, make_manifest, parse_manifest
 from modelreg.registry.words import Precision
 from modelreg_testing.records import TRT, digest_of, make_engine, make_version
 
@@ -46,10 +45,10 @@ def test_a_newer_format_is_refused_with_the_way_out() -> None:
 
 
 def test_what_decides_where_an_engine_loads_comes_from_its_recipe_and_reads_back() -> None:
-    plugin = StoredFile(path="libscan.so", digest=digest_of(9), size_bytes=7)
+    plugin = RequiredPlugin(name="libscan.so", digest=digest_of(9))
     build = {
         "hardware_compatibility": "AMPERE_PLUS",
-        "plugins": [plugin.to_json()],
+        "plugins": [{"name": "libscan.so", "digest": digest_of(9)}],
         "plan_targets": ["sm_86", "sm_89"],
     }
     engine = replace(

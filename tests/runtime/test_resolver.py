@@ -190,23 +190,3 @@ def test_what_the_promotion_went_over_is_known_from_the_pointer(tmp_path: Path) 
     found = resolve(storage, "lenet", "production", host(H200))
     assert [each.passes_gates for each in found.candidates] == [False, True]
     assert found.candidates[0].checks[-1].finding == "its gates were overridden: not validated, never run"
-
-
-def test_plugins_of_the_host_are_known_by_their_bytes(tmp_path: Path) -> None:
-    library = tmp_path / "libscan.so"
-    library.write_bytes(b"plugin")
-    storage = LocalStorage.create(tmp_path / "store")
-    (plugin,) = stored_files(storage, {"libscan.so": b"plugin"})
-    cpu, gpu = two_targets().engines
-    serve(storage, replace(two_targets(), engines=(cpu, replace(gpu, plugins=(plugin,)))))
-
-    def chosen(*plugins: Path) -> str:
-        found = resolve(storage, "lenet", "production", host(H200), plugins=plugins)
-        assert found.chosen is not None
-        return found.chosen.target
-
-    assert chosen() == "cpu"
-    assert chosen(tmp_path / "absent.so") == "cpu"
-    assert chosen(library) == "sm_90"
-    library.write_bytes(b"another")
-    assert chosen(library) == "cpu"

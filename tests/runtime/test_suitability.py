@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from modelreg.registry.contents import StoredFile
-from modelreg.registry.manifest import ReleasedEngine, make_manifest
+from modelreg.registry.manifest import ReleasedEngine, RequiredPlugin, make_manifest
 from modelreg.registry.plans import parse_plan_header
 from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.words import Backend, Precision
@@ -215,14 +215,14 @@ def test_the_driver_must_have_the_cuda_of_the_engine(
     assert found.usable is (outcome == "ok")
 
 
-def test_plugins_must_be_on_the_host_or_in_the_release() -> None:
-    scan = StoredFile(path="libscan.so", digest=digest_of(77), size_bytes=5)
-    needing = engine(plugins=(scan,))
+def test_plugins_must_be_in_the_release() -> None:
+    needing = engine(plugins=(RequiredPlugin(name="libscan.so", digest=digest_of(77)),))
     refused = judge(needing, host(H200))
-    assert refused.reason == "needs plugins that this host does not name: libscan.so (000000000000)"
-    assert judge(needing, host(H200), plugins={digest_of(77)}).usable
-    shipped = judge(replace(needing, files=(*needing.files, scan)), host(H200))
-    assert finding(shipped, "plugins") == ("ok", "its plugins are here: libscan.so")
+    assert refused.reason == "needs plugins that the release does not have: libscan.so (000000000000)"
+    library = StoredFile(path="sm_90/libscan.so", digest=digest_of(77), size_bytes=5)
+    whole = judge(replace(needing, files=(*needing.files, library)), host(H200))
+    assert whole.usable
+    assert finding(whole, "plugins") == ("ok", "loaded first: libscan.so")
 
 
 def test_overridden_gates_are_a_caveat_of_that_engine_alone() -> None:
