@@ -11,6 +11,7 @@ from modelreg.cli.build_choices import Wanted, choose_cells
 from modelreg.cli.build_preview import preview
 from modelreg.cli.building import build_all
 from modelreg.cli.context import Invocation
+from modelreg.cli.old_spellings import TrtexecCommand
 from modelreg.cli.options import (
     dry_run_option,
     list_option,
@@ -39,6 +40,7 @@ _METHODS = ("entropy", "minmax", "percentile")
 @make_command(
     "build",
     help_line="Build engines of a version.",
+    cls=TrtexecCommand,
     examples="""
     modelreg build lenet:1
     modelreg build lenet:1 --precision fp32,fp16,int8 --calibration digits.npz

@@ -122,14 +122,26 @@ def _truncated(where: str, fact: str) -> IntegrityError:
     return IntegrityError(f"{where} is truncated: {fact}", hint="Fetch or build it again.")
 
 
-def disagreement(header: PlanHeader, *, backend: Backend, version: str, target: str) -> str:
-    """Return what a plan's header says other than expected, or an empty string."""
+def disagreement(
+    header: PlanHeader, *, backend: Backend, version: str, target: str, targets: tuple[str, ...] = ()
+) -> str:
+    """
+    Return what a plan's header says other than expected, or an empty string.
+
+    Args:
+        header: What the plan says.
+        backend: What loads it.
+        version: What built it.
+        target: What it is for.
+        targets: All that it is for, where it was compiled for several.
+    """
     if header.backend is not backend:
         return f"its header is of {header.backend}, not of {backend}"
     if not is_same_version(header.version, version):
         return f"its header says {backend} {header.version}, not {version}"
-    if header.targets and header.targets != (target,):
-        return f"its header says {', '.join(header.targets)}, not {target}"
+    expected = targets or (target,)
+    if header.targets and header.targets != expected:
+        return f"its header says {', '.join(header.targets)}, not {', '.join(expected)}"
     if backend is Backend.TENSORRT_RTX and not header.targets:
         return "its header names no target"
     return ""
