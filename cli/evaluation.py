@@ -63,13 +63,15 @@ def make_passes(
 def describe_load(engine: EngineRecord, version: VersionRecord) -> GpuLoad | None:
     """Return what is needed to load an engine on a GPU, or None for one of ONNX Runtime."""
     from modelreg.registry.words import Backend
+    from modelreg.runtime.host import describe_host
     from modelreg.runtime.runner import GpuLoad
+    from modelreg.runtime.suitability import find_target
 
     if engine.toolchain.backend is Backend.ONNXRUNTIME:
         return None
     return GpuLoad(
         digest=engine.plan_digest,
-        target=engine.target.name,
+        target=find_target(engine.target.name, level=engine.hardware_compatibility, host=describe_host()),
         host_code="VERSION_COMPATIBLE" in engine.recipe.get("flags", ()),
         output_types={spec.name: spec.dtype for spec in version.source.signature.outputs},
     )

@@ -44,10 +44,10 @@ def _ask_this_host() -> Callable[[EngineRecord], str]:
     import functools
 
     from modelreg.runtime.host import describe_host
-    from modelreg.runtime.runner import why_not_run
+    from modelreg.runtime.suitability import why_not_here
 
     describe = functools.cache(describe_host)
-    return lambda engine: why_not_run(engine.target.name, describe())
+    return lambda engine: why_not_here(engine.target.name, level=engine.hardware_compatibility, host=describe())
 
 
 def choose_next(

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 MANIFEST_FORMAT = 1
 
+_DETAILS = ("layers",)
+"""What the database keeps of the realised precision, and no server needs: hundreds of layers."""
+
 NO_HARDWARE_COMPATIBILITY = "NONE"
 """TensorRT's name for an engine that runs on the architecture it was built on, and nowhere else."""
 
@@ -148,7 +151,7 @@ def _released(target: str, engine: EngineRecord) -> ReleasedEngine:
         backend_version=engine.toolchain.version,
         precision=engine.precision,
         recipe_digest=engine.recipe_digest,
-        realised=engine.realised,
+        realised={key: found for key, found in engine.realised.items() if key not in _DETAILS},
         gpu=engine.target.gpu,
         driver=engine.target.driver,
         # Not the target's: that is the newest CUDA of the driver it was built with, which says nothing of the plan.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from modelreg.registry.errors import ModelregError
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json
-from modelreg.runtime.host import Host
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,13 +28,6 @@ JOB_FILES: dict[Backend, Path] = {
 MODES = ("plan", "rounded")
 LOAD_TIMEOUT_S = 600.0
 RUN_TIMEOUT_S = 600.0
-
-
-def why_not_run(target: str, host: Host) -> str:
-    """Return why `host` cannot run an engine, or an empty string."""
-    if target not in host.targets:
-        return f"needs {target}; this host has {', '.join(host.targets)}"
-    return ""
 
 
 class RunError(ModelregError):

@@ -140,21 +140,33 @@ def _check_plan(engine: ReleasedEngine, header: PlanHeader | None, damage: str) 
 def _check_gpu(engine: ReleasedEngine, host: Host) -> tuple[Check, str]:
     """Return the check, and the target of this host that the engine runs on."""
     level = engine.hardware_compatibility
-    if engine.target in host.targets:
+    runs_on = find_target(engine.target, level=level, host=host)
+    if runs_on == engine.target:
         same = [gpu for gpu in host.gpus if gpu.target == engine.target]
         other = _other_model(engine, same) if level == NO_HARDWARE_COMPATIBILITY else ""
         if other:
             return Check("gpu", CheckOutcome.CAVEAT, other), engine.target
         return Check("gpu", CheckOutcome.OK, f"this host has {engine.target}"), engine.target
-    if level == "AMPERE_PLUS":
-        runs_on = next((target for target in host.targets if compute_capability(target) >= _AMPERE), "")
-        if runs_on:
-            finding = f"built for {engine.target} as {level}, which {runs_on} runs"
-            return Check("gpu", CheckOutcome.OK, finding), runs_on
-        needed = f"sm_{_AMPERE} or newer"
-    else:
-        needed = engine.target
-    return Check("gpu", CheckOutcome.REFUSED, f"needs {needed}; this host has {', '.join(host.targets)}"), ""
+    if runs_on:
+        return Check("gpu", CheckOutcome.OK, f"built for {engine.target} as {level}, which {runs_on} runs"), runs_on
+    return Check("gpu", CheckOutcome.REFUSED, why_not_here(engine.target, level=level, host=host)), ""
+
+
+def find_target(target: str, *, level: str, host: Host) -> str:
+    """Return the target of `host` that runs what was built for `target` at a hardware compatibility level, or ""."""
+    if target in host.targets:
+        return target
+    if level != "AMPERE_PLUS":
+        return ""
+    return next((each for each in host.targets if compute_capability(each) >= _AMPERE), "")
+
+
+def why_not_here(target: str, *, level: str, host: Host) -> str:
+    """Return why no target of `host` runs what was built for `target`, or an empty string."""
+    if find_target(target, level=level, host=host):
+        return ""
+    needed = f"sm_{_AMPERE} or newer" if level == "AMPERE_PLUS" else target
+    return f"needs {needed}; this host has {', '.join(host.targets)}"
 
 
 def _other_model(engine: ReleasedEngine, same: list[Gpu]) -> str:

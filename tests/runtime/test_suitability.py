@@ -11,7 +11,7 @@ from modelreg.registry.plans import parse_plan_header
 from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.words import Backend, Precision
 from modelreg.runtime.host import Gpu, Host, Interpreter
-from modelreg.runtime.suitability import CheckOutcome, Suitability, judge, loads_compatible
+from modelreg.runtime.suitability import CheckOutcome, Suitability, find_target, judge, loads_compatible, why_not_here
 from modelreg_testing.plans import rtx_plan, tensorrt_plan
 from modelreg_testing.records import ORT, TRT, digest_of, make_engine, make_version
 
@@ -244,3 +244,20 @@ def test_a_header_that_fits_is_a_check_that_passed() -> None:
     plan = tensorrt_plan("8.6.0.12")
     header = parse_plan_header(plan, size_bytes=len(plan), where="model.plan")
     assert finding(judge(engine(), host(H200), header=header), "plan") == ("ok", "its header says tensorrt 8.6.0.12")
+
+
+@pytest.mark.parametrize(
+    ("target", "level", "found"),
+    [
+        ("cpu", "NONE", "cpu"),
+        ("sm_90", "NONE", "sm_90"),
+        ("sm_86", "NONE", ""),
+        ("sm_86", "SAME_COMPUTE_CAPABILITY", ""),
+        ("sm_86", "AMPERE_PLUS", "sm_90"),
+    ],
+)
+def test_a_host_runs_what_it_was_built_for_or_what_is_compatible(target: str, level: str, found: str) -> None:
+    host = Host(name="n", gpus=(H200,), backends=frozenset())
+    assert find_target(target, level=level, host=host) == found
+    reason = why_not_here(target, level=level, host=host)
+    assert reason == ("" if found else "needs sm_86; this host has sm_90, cpu")
