@@ -71,6 +71,8 @@ def describe_load(engine: EngineRecord, version: VersionRecord) -> GpuLoad | Non
         return None
     return GpuLoad(
         digest=engine.plan_digest,
+        version=engine.toolchain.version,
+        built_for=tuple(engine.recipe.get("build", {}).get("plan_targets", ())) or (engine.target.name,),
         target=find_target(engine.target.name, level=engine.hardware_compatibility, host=describe_host()),
         host_code="VERSION_COMPATIBLE" in engine.recipe.get("flags", ()),
         output_types={spec.name: spec.dtype for spec in version.source.signature.outputs},

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from modelreg.registry.errors import ModelregError
+from modelreg.registry.errors import IntegrityError, ModelregError
+from modelreg.registry.plans import disagreement, read_plan_header
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json
 
@@ -41,12 +42,16 @@ class GpuLoad:
 
     Attributes:
         digest: SHA-256 of the plan: the child checks the very bytes that it loads.
+        version: The exact version that built it; the child refuses to load it with another.
+        built_for: The targets that its header may name.
         target: The GPU to run on.
         host_code: Whether the plan may run the lean runtime that it carries, as version-compatible ones do.
         output_types: The source's types of the outputs, which older releases narrow.
     """
 
     digest: str
+    version: str
+    built_for: tuple[str, ...]
     target: str
     host_code: bool = False
     output_types: Mapping[str, str] = field(default_factory=dict)
@@ -55,6 +60,7 @@ class GpuLoad:
         """Return what the job file needs."""
         return {
             "digest": self.digest,
+            "version": self.version,
             "target": self.target,
             "host_code": self.host_code,
             "output_types": dict(self.output_types),
@@ -105,6 +111,7 @@ class WorkerRunner:
             gpu: For a plan of TensorRT.
 
         Raises:
+            IntegrityError: A plan of TensorRT is not whole, or not what it is said to be; nothing was loaded.
             RunError: It cannot be loaded.
             WorkerError: The child crashed, hung, or spoke garbage.
         """
@@ -112,6 +119,8 @@ class WorkerRunner:
             raise ValueError(f"mode {mode!r} is none of {MODES}")
         if (gpu is None) != (backend is Backend.ONNXRUNTIME):
             raise ValueError(f"a plan of {backend} {'is not' if gpu else 'is'} run on a GPU")
+        if gpu is not None:
+            _require_header(path, backend, gpu)
         self._timeout_s = timeout_s
         self._scratch = tempfile.TemporaryDirectory(prefix="modelreg-run-") if log_path is None else None
         log = log_path or Path(str(self._scratch and self._scratch.name)) / "run.log"
@@ -185,3 +194,13 @@ class WorkerRunner:
     def _clean(self) -> None:
         if self._scratch is not None:
             self._scratch.cleanup()
+
+
+def _require_header(path: Path, backend: Backend, gpu: GpuLoad) -> None:
+    """Refuse a plan whose header says another backend, version or target, or another size, before it is loaded."""
+    target = gpu.built_for[0]
+    found = disagreement(
+        read_plan_header(path), backend=backend, version=gpu.version, target=target, targets=gpu.built_for
+    )
+    if found:
+        raise IntegrityError(f"the plan is not loaded: {found}", hint="Build it again.")

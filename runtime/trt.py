@@ -32,18 +32,30 @@ def load(request: Json, _arrays: Arrays, _report: Report) -> Json:
     """
     Load the plan `request["path"]` whose SHA-256 is `request["digest"]`; answer with its inputs, outputs and profiles.
 
-    Further keys: `backend`, `target`, `host_code` (whether the plan may run the runtime that it carries) and
-    `output_types` (of the source, by name).
+    Further keys: `backend`, `version` (that built it), `target`, `host_code` (whether the plan may run the runtime
+    that it carries) and `output_types` (of the source, by name).
     """
     content = read_checked(request["path"], request["digest"])
     gpu = use_gpu(request["target"])
     trt = _import(request["backend"])
+    _require_version(trt, request)
     log = make_log(trt, _PRODUCTS[request["backend"]])
     if request["backend"] == "tensorrt":
         load_plugins(trt, log, sorted(str(path) for path in Path(request["path"]).parent.glob("*.so")))
     session = Session(trt, log, content, host_code=request["host_code"], output_types=request.get("output_types"))
     _state["session"] = session
     return {**session.describe(), "gpu": {**gpu, **describe_driver()}, "version": trt.__version__}
+
+
+def _require_version(trt: Any, request: Json) -> None:
+    """Refuse what another version built, unless it carries its runtime: plans of others are never deserialised."""
+    here, built = (each.split(".") for each in (trt.__version__, request["version"]))
+    shared = min(len(here), len(built), 4)
+    if here[:shared] != built[:shared] and not request["host_code"]:
+        raise PlanRunError(
+            "the plan was built by %s %s, and %s is installed here"
+            % (_PRODUCTS[request["backend"]], request["version"], trt.__version__)
+        )
 
 
 def run(_request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:

@@ -141,4 +141,6 @@ def test_unknown_modes_and_gpus_that_do_not_fit_are_mistakes(tmp_path: Path) -> 
     with pytest.raises(ValueError, match="a plan of tensorrt is run on a GPU"):
         WorkerRunner(tmp_path, backend=Backend.TENSORRT)
     with pytest.raises(ValueError, match="a plan of onnxruntime is not run on a GPU"):
-        WorkerRunner(tmp_path, backend=ORT, gpu=GpuLoad(digest="0" * 64, target="sm_90"))
+        WorkerRunner(
+            tmp_path, backend=ORT, gpu=GpuLoad(digest="0" * 64, version="8.6.0", built_for=("sm_90",), target="sm_90")
+        )
