@@ -54,6 +54,10 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
         "is decided by the precision",
         "Leave it out: --precision makes the types, and says how the network is typed.",
     ),
+    **dict.fromkeys(
+        ("stripweights", "stripallweights", "weightless"),
+        ("leaves the weights out, and nothing here puts them back when a plan is loaded", "Leave it out."),
+    ),
     "sparsity": ("asks for sparse weights, which are not supported", "Leave it out."),
     "device": ("chooses a GPU", "Set CUDA_VISIBLE_DEVICES={value} instead."),
     **dict.fromkeys(("model", "deploy", "uff", "uffinput", "output"), _CAFFE),
