@@ -36,11 +36,30 @@ def make_fp16(source: Path, target: Path, variant: Mapping[str, Any]) -> list[Pa
     Raises:
         VariantError: A node to exclude does not exist, or the converter failed.
     """
+    converted = convert_to_half(load_normalised(source), variant, folder=target.parent)
+    types = declared_types(converted.graph)
+    copy_captures(converted.graph, {name for name in types if types[name] == TensorProto.FLOAT16})
+    files = save_model(converted, target)
+    onnx.checker.check_model(target)
+    return files
+
+
+def convert_to_half(model: onnx.ModelProto, variant: Mapping[str, Any], *, folder: Path) -> onnx.ModelProto:
+    """
+    Return the graph with FP16 tensors and weights where the variant leaves nothing in FP32; `model` is changed.
+
+    Args:
+        model: In normal form.
+        variant: The variant part of the recipe.
+        folder: Where files may lie for a moment.
+
+    Raises:
+        VariantError: A node to exclude does not exist, or the converter failed.
+    """
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    model = load_normalised(source)
     require_nodes(model.graph, variant["excluded_nodes"])
-    model = _with_inferred_shapes(model, target.parent)
+    model = _with_inferred_shapes(model, folder)
     settings = variant["settings"]
     op_types = {*settings["blocked_ops"], *variant["excluded_op_types"]}
     kept = kept_nodes(model.graph, names=variant["excluded_nodes"], op_types=op_types)
@@ -61,11 +80,7 @@ def make_fp16(source: Path, target: Path, variant: Mapping[str, Any]) -> list[Pa
     # The converter appends its casts to the main graph, those of branches and loops too.
     settle_nodes(converted.graph)
     sort_nodes(converted.graph)
-    types = declared_types(converted.graph)
-    copy_captures(converted.graph, {name for name in types if types[name] == TensorProto.FLOAT16})
-    files = save_model(converted, target)
-    onnx.checker.check_model(target)
-    return files
+    return converted
 
 
 def _with_inferred_shapes(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:

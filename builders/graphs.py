@@ -18,6 +18,11 @@ from modelreg.builders.subgraphs import graphs_of, inner_node_names, made_names,
 _MODERN_IR = 8
 _QDQ_OPSET = 13
 _RAISED_OPSET = 17
+_SHORT_FLOATS = {
+    onnx.TensorProto.BFLOAT16: ("bfloat16", 2),
+    onnx.TensorProto.FLOAT8E4M3FN: ("float8_e4m3fn", 1),
+}
+"""Names and bytes of types that NumPy lacks; before onnx 1.19 they are taken for FP32."""
 
 
 class VariantError(Exception):
@@ -41,14 +46,17 @@ def normalise(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     Return a model in that form; the one given is changed.
 
-    Functions are inlined, constants are initialisers, initialisers are no inputs, every node has a name, and no
-    tensor in a branch or loop has the name of another: the converters skip, mistype or refuse what is not so.
+    Functions are inlined, constants are initialisers, initialisers are no inputs and state their type alone, every
+    node has a name, and no tensor in a branch or loop has the name of another: the converters skip, mistype or refuse
+    what is not so.
     """
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     for graph in graphs_of(model.graph):
         _constants_to_initialisers(graph)
     _drop_initialiser_inputs(model)
+    for graph in graphs_of(model.graph):
+        _drop_initialiser_values(graph)
     separate_names(model.graph)
     name_nodes(model.graph)
     return model
@@ -80,6 +88,8 @@ def initialiser_bytes(graph: onnx.GraphProto) -> dict[str, int]:
 
 def type_name(elem_type: int) -> str:
     """Return `float32` for `TensorProto.FLOAT` and so on."""
+    if elem_type in _SHORT_FLOATS:
+        return _SHORT_FLOATS[elem_type][0]
     return str(helper.tensor_dtype_to_np_dtype(elem_type).name) if elem_type else "unknown"
 
 
@@ -174,6 +184,8 @@ def first_line(error: BaseException) -> str:
 def _tensor_bytes(tensor: onnx.TensorProto) -> int:
     if tensor.data_type in (0, onnx.TensorProto.STRING):
         return 0
+    if tensor.data_type in _SHORT_FLOATS:
+        return int(math.prod(tensor.dims)) * _SHORT_FLOATS[tensor.data_type][1]
     return int(math.prod(tensor.dims)) * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
@@ -225,3 +237,12 @@ def _drop_initialiser_inputs(model: onnx.ModelProto) -> None:
         del model.graph.input[:]
         model.graph.input.extend(real)
         model.ir_version = max(model.ir_version, _MODERN_IR)
+
+
+def _drop_initialiser_values(graph: onnx.GraphProto) -> None:
+    """Forget what a graph declares about its initialisers: converters change the one and not always the other."""
+    initialised = {tensor.name for tensor in graph.initializer}
+    values = [value for value in graph.value_info if value.name not in initialised]
+    if len(values) != len(graph.value_info):
+        del graph.value_info[:]
+        graph.value_info.extend(values)

@@ -22,6 +22,7 @@ Json = dict[str, Any]
 
 _NOTE = "read from the types of the network as parsed: the plan was not run, there was no GPU to ask"
 _WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64", "int8": "int8", "fp8": "fp8"}
+_HALF_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
 _FLOATS = ("float32", "float16", "bfloat16")
 _WEIGHTED_KINDS = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY")
 _SILENT_KINDS = ("CAST", "CONSTANT", "IDENTITY", "SHAPE", "QUANTIZE", "DEQUANTIZE")
@@ -55,12 +56,14 @@ def read_parsed(layers: Path, model: Path, variant: Mapping[str, Any] | None) ->
     if variant is None:
         weighted = sum(_word(layer) == "fp32" for layer in found["layers"] if layer["kind"] in _WEIGHTED_KINDS)
         return body | ({"eligible": weighted, "converted": weighted} if "TF32" in found["flags"] else {})
-    if variant["kind"] == "fp16":
-        return body | _fp16(found["layers"], graph, variant)
+    if variant["kind"] in _HALF_TYPES:
+        return body | _half(found["layers"], graph, variant)
     return body | _int8(found["layers"], graph, variant)
 
 
-def _fp16(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, Any]) -> Json:
+def _half(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, Any]) -> Json:
+    word = variant["kind"]
+    half = _HALF_TYPES[word]
     op_types = {node.name: str(node.op_type) for node in graph.node}
     touched: dict[str, set[str]] = {}
     for layer in layers:
@@ -77,16 +80,16 @@ def _fp16(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, 
         if not types:
             continue
         op_type = op_types.get(name, "?")
-        label, is_half = f"{name} ({op_type})", "float16" in types
+        label = f"{name} ({op_type})"
         if op_type in blocked or name in variant["excluded_nodes"]:
-            (unwanted if types == {"float16"} else kept).append(label)
-        elif is_half:
+            (unwanted if types == {half} else kept).append(label)
+        elif half in types:
             converted += 1
         else:
             stayed.append(label)
     stored = initialiser_bytes(graph)
     return {
-        "storage": "fp16" if stored.get("float16") or not stored.get("float32") else "fp32",
+        "storage": word if stored.get(half) or not stored.get("float32") else "fp32",
         "eligible": converted + len(stayed),
         "converted": converted,
         "stayed": stayed,

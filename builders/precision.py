@@ -8,24 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from modelreg.builders.blocked_ops import BF16_BLOCKED_OPS, FP16_BLOCKED_OPS
 from modelreg.registry.errors import CellRefusedError, PrecisionError
 from modelreg.registry.words import Backend, Json, Precision
 
 WEIGHTED_OPS = ("Conv", "Gemm", "MatMul")
 """Op types with constant weights that INT8 must reach; what the CPU has integer kernels for."""
-
-FP16_BLOCKED_OPS = (
-    # Types or kernels that FP16 lacks, or positions that it cannot count: as in ONNX Runtime's own list.
-    *("ArrayFeatureExtractor", "Binarizer", "CastMap", "CategoryMapper", "DictVectorizer", "FeatureVectorizer"),
-    *("Imputer", "LabelEncoder", "LinearClassifier", "LinearRegressor", "Normalizer", "OneHotEncoder"),
-    *("SVMClassifier", "SVMRegressor", "Scaler", "TreeEnsemble", "TreeEnsembleClassifier", "ZipMap"),
-    *("TreeEnsembleRegressor", "RandomUniformLike", "NonMaxSuppression", "TopK", "RoiAlign", "Range", "CumSum"),
-    *("Min", "Max", "Upsample", "QuantizeLinear", "DequantizeLinear"),
-    # Squares, exponentials and long sums leave the range of FP16 first.
-    *("Exp", "Pow", "Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "GroupNormalization"),
-    *("InstanceNormalization", "LpNormalization", "MeanVarianceNormalization", "ReduceMean", "ReduceSum"),
-    *("ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceLogSum", "ReduceProd"),
-)
 
 INT8_CPU_OPS = (
     *WEIGHTED_OPS,
@@ -182,7 +170,20 @@ _TABLE: tuple[_Row, ...] = (
             ),
         ),
     ),
-    _refused(_RTX, Precision.BF16, "BF16 variants are not made yet", first=_RTX_FIRST),
+    _Row(
+        backend=_RTX,
+        first=_RTX_FIRST,
+        translation=Translation(
+            precision=Precision.BF16,
+            variant="bf16",
+            settings={"blocked_ops": sorted(BF16_BLOCKED_OPS)},
+            steps=(
+                "a variant with BF16 weights and tensors is made from the source, and built strongly typed",
+                "inputs and outputs keep their types",
+                "builder flag TF32 is cleared: what stays in FP32 keeps all its bits",
+            ),
+        ),
+    ),
     _refused(_RTX, Precision.FP8, "FP8 variants are not made yet", first=_RTX_FIRST),
     _refused(_RTX, Precision.BEST, "its networks are strongly typed and nothing is chosen; name one", first=_RTX_FIRST),
     *(
@@ -261,8 +262,8 @@ def require_precision(realised: Json, *, asked: Precision) -> None:
             f"{asked} was asked, but no node became {asked}: {realised.get('note') or 'nothing was eligible'}",
             hint="Build fp32 instead, or exclude fewer nodes.",
         )
-    if asked is Precision.FP16 and realised.get("storage") != "fp16":
+    if asked in (Precision.FP16, Precision.BF16) and realised.get("storage") != str(asked):
         raise PrecisionError(
-            "fp16 was asked, but the optimised graph stores its weights in FP32",
+            f"{asked} was asked, but the optimised graph stores its weights in FP32",
             hint="Build with optimisation level `extended` or lower: `all` folds the casts of weights.",
         )

@@ -141,6 +141,8 @@ def _hint(version: str, errors: List[str]) -> str:
     text = " ".join(errors)
     if "FP32 GEMM is not supported" in text:
         return "Build fp16 for this target, or leave it out."
+    if "HW-specific datatypes" in text:
+        return "This GPU does not have the type: build fp16 for it, or leave it out."
     numbers = tuple(int(number) for number in version.split(".")[:2])
     if "dtype == myelinTypeFloat" in text and numbers < (1, 7):
         return (

@@ -18,6 +18,11 @@ def make(
 
         report(None, "converting to FP16")
         files = make_fp16(source, target, variant)
+    elif variant["kind"] == "bf16":
+        from modelreg.builders.bf16 import make_bf16  # noqa: PLC0415
+
+        report(None, "converting to BF16")
+        files = make_bf16(source, target, variant)
     else:
         from modelreg.builders.qdq import make_int8  # noqa: PLC0415
 
