@@ -16,8 +16,6 @@ from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.subgraphs import graphs_of, inner_node_names, made_names, separate_names
 
 _MODERN_IR = 8
-_QDQ_OPSET = 13
-_RAISED_OPSET = 17
 _SHORT_FLOATS = {
     onnx.TensorProto.BFLOAT16: ("bfloat16", 2),
     onnx.TensorProto.FLOAT8E4M3FN: ("float8_e4m3fn", 1),
@@ -146,9 +144,9 @@ def kept_nodes(graph: onnx.GraphProto, *, names: Iterable[str], op_types: Iterab
     return {name for node in found for name in (node.name, *inner_node_names(node))}
 
 
-def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+def raise_opset(model: onnx.ModelProto, *, at_least: int, to: int) -> onnx.ModelProto:
     """
-    Return the model at opset 13 or newer, which Q/DQ per channel needs.
+    Return the model at opset `to` where its own is below `at_least`.
 
     Raises:
         VariantError: The converter cannot raise it.
@@ -158,19 +156,19 @@ def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
     for each in foreign:
         model.opset_import.remove(each)
     current = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 0)
-    if current >= _QDQ_OPSET:
+    if current >= at_least:
         return model
     model.ir_version = max(model.ir_version, _MODERN_IR)
     before = len(model.graph.node)
     try:
-        raised = onnx.version_converter.convert_version(model, _RAISED_OPSET)
+        raised = onnx.version_converter.convert_version(model, to)
     except Exception as error:
         raise VariantError(
-            f"the opset cannot be raised from {current} to {_RAISED_OPSET}: {first_line(error)}",
-            hint="Export the model with opset 13 or newer.",
+            f"the opset cannot be raised from {current} to {to}: {first_line(error)}",
+            hint=f"Export the model with opset {at_least} or newer.",
         ) from error
     if before and not raised.graph.node:
-        raise VariantError(f"raising the opset from {current} to {_RAISED_OPSET} lost the graph")
+        raise VariantError(f"raising the opset from {current} to {to} lost the graph")
     name_nodes(raised.graph)
     return raised
 

@@ -15,11 +15,35 @@ from modelreg.registry.words import Backend, Json, Precision
 WEIGHTED_OPS = ("Conv", "Gemm", "MatMul")
 """Op types with constant weights that INT8 must reach; what the CPU has integer kernels for."""
 
+GPU_WEIGHTED_OPS = (*WEIGHTED_OPS, "ConvTranspose")
+"""The same for GPUs."""
+
 INT8_CPU_OPS = (
     *WEIGHTED_OPS,
     *("Add", "Relu", "Clip", "LeakyRelu", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Split"),
     *("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Pad"),
 )
+
+
+TENSORRT_INT8: Json = {
+    "activation_type": "QInt8",
+    "activation_symmetric": True,  # the parser refuses zero points
+    "weight_type": "QInt8",
+    "weight_symmetric": True,
+    "per_channel": True,
+    "reduce_range": False,
+    "op_types": sorted(GPU_WEIGHTED_OPS),
+    # Conv, Add and activation become one INT8 kernel where the other input of the Add is quantised.
+    "residual_skips": "quantised",
+    "guard_excluded": False,
+    "options": {
+        "QuantizeBias": False,  # nor does it take INT32 that is dequantised
+        "AddQDQPairToWeight": False,  # weights stored in INT8; only older TensorRT needs Q nodes there
+        # Conv, bias, add and activation fuse only without Q/DQ between them.
+        "OpTypesToExcludeOutputQuantization": sorted(GPU_WEIGHTED_OPS),
+    },
+}
+"""How INT8 variants for TensorRT are made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +90,7 @@ def _refused(
 
 
 _ORT, _RTX = Backend.ONNXRUNTIME, Backend.TENSORRT_RTX
-_RTX_FIRST = (1, 4)
+_RTX_FIRST, _RTX_FP8 = (1, 4), (1, 5)
 _TABLE: tuple[_Row, ...] = (
     _Row(
         backend=_ORT,
@@ -100,6 +124,7 @@ _TABLE: tuple[_Row, ...] = (
                 # depend on the CPU that serves.
                 "reduce_range": True,
                 "op_types": sorted(INT8_CPU_OPS),
+                "residual_skips": "by_op_types",  # Add is among them
                 "guard_excluded": True,
                 "options": {},
             },
@@ -147,22 +172,7 @@ _TABLE: tuple[_Row, ...] = (
         translation=Translation(
             precision=Precision.INT8,
             variant="int8",
-            settings={
-                "activation_type": "QInt8",
-                "activation_symmetric": True,  # the parser refuses zero points
-                "weight_type": "QInt8",
-                "weight_symmetric": True,
-                "per_channel": True,
-                "reduce_range": False,
-                "op_types": sorted(WEIGHTED_OPS),
-                "guard_excluded": False,
-                "options": {
-                    "QuantizeBias": False,  # nor does it take INT32 that is dequantised
-                    "AddQDQPairToWeight": False,  # weights stored in INT8; only older TensorRT needs Q nodes there
-                    # Conv, bias, add and activation fuse only without Q/DQ between them.
-                    "OpTypesToExcludeOutputQuantization": sorted(WEIGHTED_OPS),
-                },
-            },
+            settings=TENSORRT_INT8,
             steps=(
                 "a variant with Q/DQ nodes is made from the source: static, S8, symmetric, weights per channel",
                 "it is built strongly typed; biases and the outputs of weighted ops are not quantised",
@@ -184,7 +194,23 @@ _TABLE: tuple[_Row, ...] = (
             ),
         ),
     ),
-    _refused(_RTX, Precision.FP8, "FP8 variants are not made yet", first=_RTX_FIRST),
+    _Row(
+        backend=_RTX,
+        first=_RTX_FP8,
+        translation=Translation(
+            precision=Precision.FP8,
+            variant="fp8",
+            settings=TENSORRT_INT8,  # the same places and ranges
+            steps=(
+                "a variant with Q/DQ nodes is made from the source: static, E4M3, weights per channel",
+                "it is built strongly typed; biases and the outputs of weighted ops are not quantised",
+                "builder flag TF32 is cleared: what stays in FP32 keeps all its bits",
+            ),
+        ),
+    ),
+    _refused(
+        _RTX, Precision.FP8, "TensorRT-RTX before 1.5 needs a GPU to compile FP8", first=_RTX_FIRST, before=_RTX_FP8
+    ),
     _refused(_RTX, Precision.BEST, "its networks are strongly typed and nothing is chosen; name one", first=_RTX_FIRST),
     *(
         _refused(

@@ -1,4 +1,4 @@
-"""INT8 variants: static Q/DQ nodes with calibrated ranges, by ONNX Runtime's tools. Runs in the child process."""
+"""Static Q/DQ nodes with calibrated ranges, by ONNX Runtime's tools; INT8 variants. Runs in the child process."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ from modelreg.builders.graphs import (
     save_model,
     weight_bytes,
 )
-from modelreg.builders.precision import WEIGHTED_OPS
+from modelreg.builders.precision import GPU_WEIGHTED_OPS
 from modelreg.builders.ranges import Report, find_ranges
+from modelreg.builders.residuals import ADDITIONS, skip_tensors
 from modelreg.builders.subgraphs import captured_names, graphs_of, sort_nodes
 
+_MATRIX_AXES = 2
+_PER_CHANNEL_OPSET = 13
+_RAISED_OPSET = 17
 _REMOVABLE_OPS = ("Relu", "Clip")
 
 
@@ -46,23 +50,65 @@ def make_int8(
         NothingToConvertError: Nothing is left to quantise.
         VariantError: A node to exclude is not there, or an activation is not finite on the calibration set.
     """
+    model = load_for_quantising(source, variant["excluded_nodes"], at_least=_PER_CHANNEL_OPSET, to=_RAISED_OPSET)
+    quantised = quantise(model, variant, calibration, report, folder=target.parent)
+    files = save_model(quantised, target)
+    onnx.checker.check_model(target)
+    return files
+
+
+def load_for_quantising(source: Path, excluded: list[str], *, at_least: int, to: int) -> onnx.ModelProto:
+    """Load a model in normal form, at opset `to` where its own is below `at_least`."""
+    model = load_normalised(source)
+    require_nodes(model.graph, excluded)
+    return raise_opset(model, at_least=at_least, to=to)
+
+
+def quantise(
+    model: onnx.ModelProto,
+    variant: Mapping[str, Any],
+    calibration: Mapping[str, Any],
+    report: Report,
+    *,
+    folder: Path,
+) -> onnx.ModelProto:
+    """
+    Return the graph with Q/DQ nodes; `model` is changed.
+
+    Args:
+        model: In normal form, at an opset that has the types.
+        variant: The variant part of the recipe.
+        calibration: What `CalibrationSet.to_request` gave.
+        report: Told about the passes.
+        folder: Where files may lie for a moment.
+
+    Raises:
+        NothingToConvertError: Nothing is left to quantise.
+        VariantError: An activation is not finite on the calibration set, or an excluded node is folded away.
+    """
     from onnxruntime.quantization import QuantType
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
     from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
 
     settings = variant["settings"]
     op_types = [op for op in settings["op_types"] if op not in variant["excluded_op_types"]]
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="int8-") as scratch:
-        prepared, excluded = _prepare(source, Path(scratch), variant["excluded_nodes"])
+    with tempfile.TemporaryDirectory(dir=folder, prefix="quantise-") as scratch:
+        prepared, excluded = _prepare(model, Path(scratch), variant["excluded_nodes"])
         graph = onnx.load(prepared, load_external_data=False).graph
-        _require_work(graph, op_types, excluded)
-        is_big = weight_bytes(graph) > EXTERNAL_BYTES
+        _require_work(
+            graph,
+            op_types,
+            excluded,
+            weighted_types=set(settings["op_types"]) & set(GPU_WEIGHTED_OPS),
+            kind=variant["kind"],
+        )
+        skips = _skips(graph, op_types, excluded, how=settings["residual_skips"])
         ranges = find_ranges(
             prepared,
-            op_types,
+            [*op_types, *ADDITIONS] if skips else op_types,
             how=variant["calibration"],
             calibration=calibration,
-            is_big=is_big,
+            is_big=weight_bytes(graph) > EXTERNAL_BYTES,
             report=report,
         )
         report(0.9, "writing Q/DQ nodes")
@@ -79,25 +125,23 @@ def make_int8(
             {
                 "ActivationSymmetric": settings["activation_symmetric"],
                 "WeightSymmetric": settings["weight_symmetric"],
+                "TensorQuantOverrides": {name: [{"symmetric": True}] for name in _whole_weights(graph)},
                 **settings["options"],
             },
         )
+        for name in skips:
+            quantizer.quantize_activation_tensor(name)
         quantizer.quantize_model()
-        model = quantizer.model.model
-        sort_nodes(model.graph)  # the quantiser appends its nodes at the end
-        if settings["guard_excluded"]:
-            _guard(model.graph, {*excluded, *_of_types(model.graph, variant["excluded_op_types"])})
-        name_nodes(model.graph)
-        files = save_model(model, target)
-    onnx.checker.check_model(target)
-    return files
+        quantised: onnx.ModelProto = quantizer.model.model
+    sort_nodes(quantised.graph)  # the quantiser appends its nodes at the end
+    if settings["guard_excluded"]:
+        _guard(quantised.graph, {*excluded, *_of_types(quantised.graph, variant["excluded_op_types"])})
+    name_nodes(quantised.graph)
+    return quantised
 
 
-def _prepare(source: Path, scratch: Path, excluded: list[str]) -> tuple[Path, list[str]]:
+def _prepare(model: onnx.ModelProto, scratch: Path, excluded: list[str]) -> tuple[Path, list[str]]:
     """Fold and infer shapes; return the new model and the excluded nodes' names in it."""
-    model = load_normalised(source)
-    require_nodes(model.graph, excluded)
-    model = raise_opset(model)
     before = {node.name: node for node in model.graph.node}
     plain, folded, prepared = (scratch / f"{name}.onnx" for name in ("plain", "folded", "prepared"))
     _fold(plain, folded, is_big=len(save_model(model, plain)) > 1)
@@ -110,20 +154,43 @@ def _prepare(source: Path, scratch: Path, excluded: list[str]) -> tuple[Path, li
     return prepared, [_find_again(inferred.graph, before[name]) if name in before else name for name in excluded]
 
 
-def _require_work(graph: onnx.GraphProto, op_types: list[str], excluded: list[str]) -> None:
-    """Refuse a graph without a node that can become INT8: there would be nothing to calibrate."""
-    weighted = [node for node in graph.node if node.op_type in WEIGHTED_OPS]
+def _require_work(
+    graph: onnx.GraphProto, op_types: list[str], excluded: list[str], *, weighted_types: set[str], kind: str
+) -> None:
+    """Refuse a graph without a node that can be quantised: there would be nothing to calibrate."""
+    weighted = [node for node in graph.node if node.op_type in weighted_types]
     if any(node.op_type in op_types and node.name not in excluded for node in weighted):
         return
-    inner = [node for each in list(graphs_of(graph))[1:] for node in each.node if node.op_type in WEIGHTED_OPS]
+    inner = [node for each in list(graphs_of(graph))[1:] for node in each.node if node.op_type in weighted_types]
     if weighted:
         why, hint = f"its {len(weighted)} weighted nodes are excluded", "Exclude fewer nodes, or build fp32 or fp16."
     elif inner:
         why, hint = f"{inner[0].name} ({inner[0].op_type}) lies inside a branch or loop", "Build fp32 or fp16 instead."
     else:
         found = ", ".join(sorted({node.op_type for node in graph.node}))
-        why, hint = f"it has no {', '.join(WEIGHTED_OPS)}, only {found}", "Build fp32 or fp16 instead."
-    raise NothingToConvertError(f"no node of this model can become INT8: {why}", hint=hint)
+        why, hint = f"it has no {', '.join(sorted(weighted_types))}, only {found}", "Build fp32 or fp16 instead."
+    raise NothingToConvertError(f"no node of this model can become {kind.upper()}: {why}", hint=hint)
+
+
+def _skips(graph: onnx.GraphProto, op_types: list[str], excluded: list[str], *, how: str) -> list[str]:
+    """Return the tensors that a residual addition takes and the op types alone would not quantise."""
+    if how == "by_op_types" or "Conv" not in op_types:
+        return []
+    convolutions = {node.name for node in graph.node if node.op_type == "Conv"} - set(excluded)
+    return skip_tensors(graph, convolutions=convolutions, left=excluded)
+
+
+def _whole_weights(graph: onnx.GraphProto) -> list[str]:
+    """
+    Return the weights of MatMul nodes that have one range: those with batches of matrices, and those on the left.
+
+    The quantiser would give each row that is summed over a range of its own, which no integer product can keep apart.
+    """
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    products = [node for node in graph.node if node.op_type == "MatMul"]
+    left = [node.input[0] for node in products if node.input[0] in constants]
+    right = [node.input[1] for node in products if node.input[1] in constants]
+    return sorted({*left, *(name for name in right if len(constants[name].dims) != _MATRIX_AXES)})
 
 
 def _captured_activations(graph: onnx.GraphProto) -> list[str]:

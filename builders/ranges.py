@@ -69,7 +69,7 @@ def find_ranges(
     ranges = extremes.compute_data()
     if not list(ranges):
         raise NothingToConvertError(
-            "no node of this model can become INT8: none works on FP32 tensors of a known type",
+            "no node of this model can be quantised: none works on FP32 tensors of a known type",
             hint="Build fp32 or fp16 instead.",
         )
     _require_finite(ranges)

@@ -7,7 +7,7 @@ variant tells which nodes round to FP16, the plan what is stored, and in what it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -155,17 +155,17 @@ def _inner_weighted(graph: onnx.GraphProto) -> list[str]:
     return [_label(node) for node in inner if node.op_type in _KERNEL_OPS]
 
 
-def weights_by_node(graph: onnx.GraphProto) -> dict[str, str]:
+def weights_by_node(graph: onnx.GraphProto, op_types: Collection[str] = WEIGHTED_OPS) -> dict[str, str]:
     """Return the initialiser behind each weighted node, by node name; nodes without constant weights are left out."""
     constants = {tensor.name for tensor in graph.initializer}
     producers = {name: node for node in graph.node for name in node.output}
-    found = {node.name: _weight(node, constants, producers) for node in graph.node if node.op_type in WEIGHTED_OPS}
+    found = {node.name: _weight(node, constants, producers) for node in graph.node if node.op_type in op_types}
     return {name: weight for name, weight in found.items() if weight}
 
 
 def _weight(node: onnx.NodeProto, constants: set[str], producers: Mapping[str, onnx.NodeProto]) -> str:
     """Return the initialiser behind a node's weight, seen through Q and DQ nodes, or an empty string."""
-    candidates = node.input[:2] if _KERNEL_OPS[node.op_type] != "Conv" else node.input[1:2]
+    candidates = node.input[:2] if _KERNEL_OPS.get(node.op_type) in ("Gemm", "MatMul") else node.input[1:2]
     for candidate in reversed(candidates):
         name = candidate
         while name in producers and producers[name].op_type in ("DequantizeLinear", "QuantizeLinear"):

@@ -36,6 +36,7 @@ _DTYPES = {
     "BOOL": "bool",
     "UINT8": "uint8",
 }
+_SHAPING_KINDS = ("SHUFFLE", "SQUEEZE", "UNSQUEEZE")
 _MAX_SHOWN = 5
 _MAX_WARNINGS = 20
 
@@ -271,9 +272,14 @@ def _dtype(tensor: Any) -> str:
 
 
 def _describe_layers(network: Any) -> List[Json]:
-    """Return every layer: its kind, the ONNX nodes it stands for, its types, and what makes its inputs."""
+    """Return every layer: its kind, the ONNX nodes it stands for, its types, and what makes its inputs' values."""
     layers = [network.get_layer(index) for index in range(network.num_layers)]
-    kinds = {tensor.name: layer.type.name for layer in layers for tensor in _outputs(layer)}
+    kinds: Dict[str, str] = {}
+    for layer in layers:
+        kind = layer.type.name
+        if kind in _SHAPING_KINDS:  # the parser puts them between what it dequantises and a product of more axes
+            kind = kinds.get(layer.get_input(0).name, "INPUT")
+        kinds.update({tensor.name: kind for tensor in _outputs(layer)})
     described = []
     for layer in layers:
         inputs = [layer.get_input(index) for index in range(layer.num_inputs)]

@@ -23,6 +23,10 @@ def make(
 
         report(None, "converting to BF16")
         files = make_bf16(source, target, variant)
+    elif variant["kind"] == "fp8":
+        from modelreg.builders.fp8 import make_fp8  # noqa: PLC0415
+
+        files = make_fp8(source, target, variant, request["calibration"], report)
     else:
         from modelreg.builders.qdq import make_int8  # noqa: PLC0415
 
