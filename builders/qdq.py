@@ -86,22 +86,12 @@ def quantise(
         NothingToConvertError: Nothing is left to quantise.
         VariantError: An activation is not finite on the calibration set, or an excluded node is folded away.
     """
-    from onnxruntime.quantization import QuantType
-    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-    from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
-
     settings = variant["settings"]
     op_types = [op for op in settings["op_types"] if op not in variant["excluded_op_types"]]
     with tempfile.TemporaryDirectory(dir=folder, prefix="quantise-") as scratch:
         prepared, excluded = _prepare(model, Path(scratch), variant["excluded_nodes"])
         graph = onnx.load(prepared, load_external_data=False).graph
-        _require_work(
-            graph,
-            op_types,
-            excluded,
-            weighted_types=set(settings["op_types"]) & set(GPU_WEIGHTED_OPS),
-            kind=variant["kind"],
-        )
+        _require_work(graph, variant, op_types, excluded)
         skips = _skips(graph, op_types, excluded, how=settings["residual_skips"])
         ranges = find_ranges(
             prepared,
@@ -112,23 +102,7 @@ def quantise(
             report=report,
         )
         report(0.9, "writing Q/DQ nodes")
-        quantizer = QDQQuantizer(
-            load_model_with_shape_infer(prepared),
-            settings["per_channel"],
-            settings["reduce_range"],
-            QuantType[settings["weight_type"]],
-            QuantType[settings["activation_type"]],
-            ranges,
-            [],
-            [*excluded, *_captured_activations(graph)],
-            op_types,
-            {
-                "ActivationSymmetric": settings["activation_symmetric"],
-                "WeightSymmetric": settings["weight_symmetric"],
-                "TensorQuantOverrides": {name: [{"symmetric": True}] for name in _whole_weights(graph)},
-                **settings["options"],
-            },
-        )
+        quantizer = _quantizer(prepared, settings, op_types, [*excluded, *_captured_activations(graph)], ranges)
         for name in skips:
             quantizer.quantize_activation_tensor(name)
         quantizer.quantize_model()
@@ -138,6 +112,33 @@ def quantise(
         _guard(quantised.graph, {*excluded, *_of_types(quantised.graph, variant["excluded_op_types"])})
     name_nodes(quantised.graph)
     return quantised
+
+
+def _quantizer(model: Path, settings: Mapping[str, Any], op_types: list[str], left: list[str], ranges: Any) -> Any:
+    """Return ONNX Runtime's quantiser; `left` names the nodes that it leaves alone."""
+    from onnxruntime.quantization import QuantType
+    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+    from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
+
+    loaded = load_model_with_shape_infer(model)
+    options = {
+        "ActivationSymmetric": settings["activation_symmetric"],
+        "WeightSymmetric": settings["weight_symmetric"],
+        "TensorQuantOverrides": {name: [{"symmetric": True}] for name in _whole_weights(loaded.graph)},
+        **settings["options"],
+    }
+    return QDQQuantizer(
+        loaded,
+        settings["per_channel"],
+        settings["reduce_range"],
+        QuantType[settings["weight_type"]],
+        QuantType[settings["activation_type"]],
+        ranges,
+        [],
+        left,
+        op_types,
+        options,
+    )
 
 
 def _prepare(model: onnx.ModelProto, scratch: Path, excluded: list[str]) -> tuple[Path, list[str]]:
@@ -154,10 +155,9 @@ def _prepare(model: onnx.ModelProto, scratch: Path, excluded: list[str]) -> tupl
     return prepared, [_find_again(inferred.graph, before[name]) if name in before else name for name in excluded]
 
 
-def _require_work(
-    graph: onnx.GraphProto, op_types: list[str], excluded: list[str], *, weighted_types: set[str], kind: str
-) -> None:
+def _require_work(graph: onnx.GraphProto, variant: Mapping[str, Any], op_types: list[str], excluded: list[str]) -> None:
     """Refuse a graph without a node that can be quantised: there would be nothing to calibrate."""
+    weighted_types = {*variant["settings"]["op_types"]} & {*GPU_WEIGHTED_OPS}
     weighted = [node for node in graph.node if node.op_type in weighted_types]
     if any(node.op_type in op_types and node.name not in excluded for node in weighted):
         return
@@ -169,7 +169,7 @@ def _require_work(
     else:
         found = ", ".join(sorted({node.op_type for node in graph.node}))
         why, hint = f"it has no {', '.join(sorted(weighted_types))}, only {found}", "Build fp32 or fp16 instead."
-    raise NothingToConvertError(f"no node of this model can become {kind.upper()}: {why}", hint=hint)
+    raise NothingToConvertError(f"no node of this model can become {variant['kind'].upper()}: {why}", hint=hint)
 
 
 def _skips(graph: onnx.GraphProto, op_types: list[str], excluded: list[str], *, how: str) -> list[str]:
