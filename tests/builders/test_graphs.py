@@ -114,3 +114,20 @@ def test_a_raise_that_loses_the_graph_is_noticed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(onnx.version_converter, "convert_version", lambda *_: onnx.ModelProto())
     with pytest.raises(VariantError, match="lost the graph"):
         raise_opset(model, at_least=13, to=17)
+
+
+@pytest.mark.parametrize(
+    ("elem_type", "name", "size"),
+    [(TensorProto.BFLOAT16, "bfloat16", 2), (TensorProto.FLOAT8E4M3FN, "float8_e4m3fn", 1)],
+)
+def test_types_that_numpy_lacks_have_names_and_sizes(elem_type: int, name: str, size: int) -> None:
+    tensor = TensorProto(name="w", data_type=elem_type, dims=[3, 5], raw_data=bytes(15 * size))
+    graph = make_model([], inputs=[], outputs=[], initializers=[tensor]).graph
+    assert initialiser_bytes(graph) == {name: 15 * size}
+
+
+def test_initialisers_state_their_type_alone(tmp_path: Path) -> None:
+    model = mlp()
+    model.graph.value_info.extend([value("fc1.weight", [32, 16]), value("relu1.out", ["N", 32])])
+    loaded = load_normalised(save(model, tmp_path / "m.onnx"))
+    assert [each.name for each in loaded.graph.value_info] == ["relu1.out"]
