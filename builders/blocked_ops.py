@@ -26,3 +26,6 @@ BF16_BLOCKED_OPS = (
     # What TensorRT-RTX 1.7 takes in FP32 and refuses in BF16.
     *("ConvTranspose", "HardSwish", "LpNormalization", "LpPool", "MeanVarianceNormalization", "Mish", "Shrink"),
 )
+
+FP16_FOLLOWED_OPS = ("Add", "Sub", "Mul", "Div", "Sqrt", "Reciprocal", "Neg", "Log", "Squeeze", "Unsqueeze")
+"""What stays in FP32 behind such a node: on the way from a variance to its root."""

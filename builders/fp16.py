@@ -10,17 +10,18 @@ import onnx
 import onnx.checker
 from onnx import TensorProto
 
+from modelreg.builders.casts import remove_round_trips
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.graphs import (
     VariantError,
     declared_types,
     first_line,
-    kept_nodes,
     load_normalised,
     require_nodes,
     save_model,
     weight_bytes,
 )
+from modelreg.builders.kept import kept_nodes
 from modelreg.builders.subgraphs import bodies_of, copy_captures, graphs_of, settle_nodes, sort_nodes
 
 
@@ -62,7 +63,8 @@ def convert_to_half(model: onnx.ModelProto, variant: Mapping[str, Any], *, folde
     model = _with_inferred_shapes(model, folder)
     settings = variant["settings"]
     op_types = {*settings["blocked_ops"], *variant["excluded_op_types"]}
-    kept = kept_nodes(model.graph, names=variant["excluded_nodes"], op_types=op_types)
+    kept = kept_nodes(model.graph, variant)
+    own = {node.name for each in graphs_of(model.graph) for node in each.node}
     # The converter leaves an excluded If or Loop with a half-converted body: it is converted, and its body is not.
     outer = {node.name: node.op_type for each in graphs_of(model.graph) for node in each.node if bodies_of(node)}
     try:
@@ -80,6 +82,7 @@ def convert_to_half(model: onnx.ModelProto, variant: Mapping[str, Any], *, folde
     # The converter appends its casts to the main graph, those of branches and loops too.
     settle_nodes(converted.graph)
     sort_nodes(converted.graph)
+    remove_round_trips(converted.graph, own=own)
     return converted
 
 

@@ -13,7 +13,7 @@ import onnx.version_converter
 from onnx import helper, numpy_helper
 
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
-from modelreg.builders.subgraphs import graphs_of, inner_node_names, made_names, separate_names
+from modelreg.builders.subgraphs import graphs_of, made_names, separate_names
 
 _MODERN_IR = 8
 _SHORT_FLOATS = {
@@ -134,14 +134,6 @@ def require_nodes(graph: onnx.GraphProto, names: Iterable[str]) -> None:
             close = difflib.get_close_matches(name, known, n=3)
             hint = f"Close names: {', '.join(close)}." if close else "Nodes are named as in the ONNX file."
             raise VariantError(f"the model has no node {name!r} to exclude", hint=hint)
-
-
-def kept_nodes(graph: onnx.GraphProto, *, names: Iterable[str], op_types: Iterable[str]) -> set[str]:
-    """Return the names of the nodes that are named or of a type, and of all nodes inside them."""
-    wanted, types = set(names), set(op_types)
-    nodes = [node for each in graphs_of(graph) for node in each.node]
-    found = [node for node in nodes if node.name in wanted or node.op_type in types]
-    return {name for node in found for name in (node.name, *inner_node_names(node))}
 
 
 def raise_opset(model: onnx.ModelProto, *, at_least: int, to: int) -> onnx.ModelProto:

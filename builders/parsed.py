@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 
 from modelreg.builders.graphs import initialiser_bytes
+from modelreg.builders.kept import kept_nodes
 from modelreg.builders.precision import GPU_WEIGHTED_OPS
 from modelreg.builders.realised import weights_by_node
 
@@ -75,7 +76,7 @@ def _half(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, 
             for name in layer["nodes"]:
                 types = {dtype for dtype in (*layer["inputs"], *layer["outputs"]) if dtype in _FLOATS}
                 touched.setdefault(name, set()).update(types)
-    blocked = {*variant["settings"]["blocked_ops"], *variant["excluded_op_types"]}
+    left = kept_nodes(graph, variant)
     converted = 0
     stayed: list[str] = []
     kept: list[str] = []
@@ -83,9 +84,8 @@ def _half(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, 
     for name, types in touched.items():
         if not types:
             continue
-        op_type = op_types.get(name, "?")
-        label = f"{name} ({op_type})"
-        if op_type in blocked or name in variant["excluded_nodes"]:
+        label = f"{name} ({op_types.get(name, '?')})"
+        if name in left:
             (unwanted if types == {half} else kept).append(label)
         elif half in types:
             converted += 1

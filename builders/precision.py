@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from modelreg.builders.blocked_ops import BF16_BLOCKED_OPS, FP16_BLOCKED_OPS
+from modelreg.builders.blocked_ops import BF16_BLOCKED_OPS, FP16_BLOCKED_OPS, FP16_FOLLOWED_OPS
 from modelreg.registry.errors import CellRefusedError, PrecisionError
 from modelreg.registry.words import Backend, Json, Precision
 
@@ -24,6 +24,14 @@ INT8_CPU_OPS = (
     *("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Pad"),
 )
 
+
+FP16_SETTINGS: Json = {
+    "blocked_ops": sorted(FP16_BLOCKED_OPS),
+    "followed_ops": sorted(FP16_FOLLOWED_OPS),
+    "max_finite": 65504.0,
+    "min_positive": 5.96e-8,
+}
+"""How FP16 variants are made."""
 
 TENSORRT_INT8: Json = {
     "activation_type": "QInt8",
@@ -101,7 +109,7 @@ _TABLE: tuple[_Row, ...] = (
         translation=Translation(
             precision=Precision.FP16,
             variant="fp16",
-            settings={"blocked_ops": sorted(FP16_BLOCKED_OPS), "max_finite": 65504.0, "min_positive": 5.96e-8},
+            settings=FP16_SETTINGS,
             steps=(
                 "a variant with FP16 weights and tensors is made from the source",
                 "the CPU stores FP16 and computes in FP32 between casts",
@@ -159,7 +167,7 @@ _TABLE: tuple[_Row, ...] = (
         translation=Translation(
             precision=Precision.FP16,
             variant="fp16",
-            settings={"blocked_ops": sorted(FP16_BLOCKED_OPS), "max_finite": 65504.0, "min_positive": 5.96e-8},
+            settings=FP16_SETTINGS,
             steps=(
                 "a variant with FP16 weights and tensors is made from the source, and built strongly typed",
                 "builder flag TF32 is cleared: what stays in FP32 keeps all its bits",

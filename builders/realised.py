@@ -14,7 +14,8 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
-from modelreg.builders.graphs import element_types, initialiser_bytes, kept_nodes
+from modelreg.builders.graphs import element_types, initialiser_bytes
+from modelreg.builders.kept import kept_nodes
 from modelreg.builders.precision import WEIGHTED_OPS
 from modelreg.builders.subgraphs import bodies_of, graphs_of, is_copy
 
@@ -77,8 +78,7 @@ def read_realised(plan: Path, model: Path, variant: Mapping[str, Any] | None) ->
 
 def _fp16(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[str, Any], ops: Json) -> Json:
     types = element_types(made)
-    blocked = {*variant["settings"]["blocked_ops"], *variant["excluded_op_types"]}
-    left = kept_nodes(made.graph, names=variant["excluded_nodes"], op_types=blocked)
+    left = kept_nodes(made.graph, variant)
     converted, stayed, kept = 0, [], []
     for node in (node for graph in graphs_of(made.graph) for node in graph.node):
         touched = {types.get(name) for name in (*node.input, *node.output)}
