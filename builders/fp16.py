@@ -68,7 +68,7 @@ def convert_to_half(model: onnx.ModelProto, variant: Mapping[str, Any], *, folde
     # The converter leaves an excluded If or Loop with a half-converted body: it is converted, and its body is not.
     outer = {node.name: node.op_type for each in graphs_of(model.graph) for node in each.node if bodies_of(node)}
     try:
-        converted = convert_float_to_float16(
+        converted: onnx.ModelProto = convert_float_to_float16(
             model,
             min_positive_val=settings["min_positive"],
             max_finite_val=settings["max_finite"],

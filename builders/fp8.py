@@ -64,7 +64,8 @@ def round_to_e4m3(numbers: NDArray[Any]) -> NDArray[np.uint8]:
     exponent = np.maximum(np.floor(np.log2(size, where=size > 0, out=np.full(size.shape, -9.0))), -6.0)
     steps = np.rint(size / 2.0 ** (exponent - 3))
     bits = np.where(exponent == -6.0, steps, steps + (exponent + 6) * 8)  # a carry into the next power counts on
-    return bits.astype(np.uint8) | (np.signbit(numbers).astype(np.uint8) << 7)
+    signed: NDArray[np.uint8] = bits.astype(np.uint8) | (np.signbit(numbers).astype(np.uint8) << 7)
+    return signed
 
 
 def _turn_to_fp8(graph: onnx.GraphProto) -> None:

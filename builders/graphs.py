@@ -16,7 +16,7 @@ from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.subgraphs import graphs_of, made_names, separate_names
 
 _MODERN_IR = 8
-_SHORT_FLOATS = {
+_SHORT_FLOATS: dict[int, tuple[str, int]] = {
     onnx.TensorProto.BFLOAT16: ("bfloat16", 2),
     onnx.TensorProto.FLOAT8E4M3FN: ("float8_e4m3fn", 1),
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 
-from modelreg.builders.subgraphs import graphs_of, inner_node_names
+from modelreg.builders.subgraphs import graphs_of, inner_node_names, is_copy
 
 
 def kept_nodes(graph: onnx.GraphProto, variant: Mapping[str, Any]) -> set[str]:
@@ -16,7 +16,7 @@ def kept_nodes(graph: onnx.GraphProto, variant: Mapping[str, Any]) -> set[str]:
 
     A node of a type in `followed_ops` stays when all its values come from nodes that stay for their type: a variance
     is then not rounded on its way to its root, where FP16 would make it infinite. So does a square for such a node.
-    Casts do not count, so that the answer is the same before and after they are put in.
+    Casts and copies do not count, so that the answer is the same before and after they are put in.
 
     Args:
         graph: With names for all nodes; those inside it are looked at too.
@@ -45,7 +45,7 @@ def _followers(graph: onnx.GraphProto, blocked: Collection[str], followed: Colle
     found: set[str] = set()
     for node in graph.node:
         inputs = [sources.get(name, name) for name in node.input if name]
-        if node.op_type == "Cast":
+        if node.op_type == "Cast" or is_copy(node):
             sources.update(dict.fromkeys(node.output, inputs[0]))
             continue
         values = [name for name in inputs if name not in constants]

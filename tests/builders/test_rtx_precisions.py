@@ -16,7 +16,7 @@ from modelreg.registry.plans import read_plan_header
 from modelreg.registry.records import EngineRecord
 from modelreg.registry.words import EngineStatus, Precision
 from modelreg_testing.checkout import ROOT
-from modelreg_testing.networks import encoder, light_model, residual_net
+from modelreg_testing.networks import encoder, light_model, norm_by_parts, residual_net
 from modelreg_testing.onnx_models import conv_net
 from modelreg_testing.toolchains import needs_rtx, rtx_toolchain
 from modelreg_testing.workshop import Workshop
@@ -138,3 +138,13 @@ def test_excluded_nodes_are_kept_in_fp32(workshop: Workshop, precision: Precisio
     realised = workshop.fill(request).engine.realised
     assert "conv2 (Conv)" in realised["kept"]
     assert realised["compute"] == "mixed"
+
+
+@pytest.mark.parametrize("target", ["sm_86", "cpu"])
+def test_what_is_kept_behind_a_blocked_node_is_listed_and_no_reason_to_fail(workshop: Workshop, target: str) -> None:
+    version = workshop.register(norm_by_parts())
+    toolchain = None if target == "cpu" else rtx_toolchain()
+    realised = workshop.fill(workshop.request(version, FP16, target=target, toolchain=toolchain)).engine.realised
+    assert realised["stayed"] == []
+    assert {label.split()[0] for label in realised["kept"]} == {"mean", "square", "variance", "stable", "root"}
+    assert realised["converted"] == 4

@@ -179,3 +179,29 @@ def _light_weight(rng: np.random.Generator, shape: Array, reader: onnx.NodeProto
     else:
         drawn = rng.normal(size=shape) * 0.1
     return drawn.astype(np.float32)
+
+
+def norm_by_parts(*, width: int = 8, square: str = "Pow", scale: float = 1000.0) -> onnx.ModelProto:
+    """
+    Return a layer normalisation in single nodes behind a product that gives numbers about `scale`.
+
+    Input `x` and output `y` are (batch, width).
+
+    Args:
+        square: `Pow`, or `Mul` of a value by itself.
+        scale: From 256 on, the squares leave the range of FP16.
+    """
+    net = _Builder(0)
+    net.weight("two", np.array(2.0))
+    net.weight("epsilon", np.array(1e-5))
+    x = net.node("MatMul", ["x", net.random("big", (width, width), width / scale**2)], "grow")
+    centred = net.node("Sub", [x, net.node("ReduceMean", [x], "mean", axes=[-1])], "centre")
+    squared = net.node(square, [centred, "two" if square == "Pow" else centred], "square")
+    variance = net.node("ReduceMean", [squared], "variance", axes=[-1])
+    root = net.node("Sqrt", [net.node("Add", [variance, "epsilon"], "stable")], "root")
+    normal = net.node("Div", [centred, root], "divide")
+    net.nodes.append(
+        helper.make_node("MatMul", [normal, net.random("out", (width, width), width)], ["y"], name="project")
+    )
+    shape: list[int | str | None] = ["batch", width]
+    return make_model(net.nodes, inputs=[value("x", shape)], outputs=[value("y", shape)], initializers=net.weights)
