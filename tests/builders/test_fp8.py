@@ -9,38 +9,32 @@ import onnx
 import onnxruntime  # noqa: TID253 - a dependency, and what these tests look at
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-from modelreg.builders.calibration import check_calibration_set, recipe_part
 from modelreg.builders.fp8 import make_fp8, round_to_e4m3
 from modelreg.builders.graphs import VariantError, initialiser_bytes
-from modelreg.builders.interface import CalibrationOptions
 from modelreg.builders.precision import translate
-from modelreg.registry.sources.signature import read_signature
-from modelreg.registry.tensor_sets import write_tensor_set
 from modelreg.registry.words import Backend, Precision
 from modelreg_testing.networks import residual_net
-from modelreg_testing.onnx_models import conv_net, save
+from modelreg_testing.onnx_models import conv_net, make_model, save, value, weight
+from modelreg_testing.quantising import calibrated, snr_db
 
 Array = NDArray[Any]
 FP8 = TensorProto.FLOAT8E4M3FN
 
 
 def convert(model: onnx.ModelProto, tmp_path: Path, *, data: Array, **changes: Any) -> onnx.ModelProto:
-    path = tmp_path / "set.safetensors"
-    write_tensor_set(path, {f"input.{model.graph.input[0].name}": data}, {})
-    options = CalibrationOptions(path=path, method="minmax")
-    checked = check_calibration_set(options, read_signature(model.graph))
+    part, request = calibrated(model, data, tmp_path, method="minmax")
     variant = {
         "kind": "fp8",
         "settings": translate(Precision.FP8, Backend.TENSORRT_RTX, "1.7.1").settings,
         "excluded_nodes": [],
         "excluded_op_types": [],
-        "calibration": recipe_part(options, checked),
+        "calibration": part,
         **changes,
     }
     source = save(model, tmp_path / "source.onnx")
-    files = make_fp8(source, tmp_path / "out.onnx", variant, checked.to_request(), lambda *_: None)
+    files = make_fp8(source, tmp_path / "out.onnx", variant, request, lambda *_: None)
     assert files == [tmp_path / "out.onnx"]
     return onnx.load(tmp_path / "out.onnx")
 
@@ -56,10 +50,6 @@ def outputs(model: onnx.ModelProto, inputs: Array) -> Array:
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     answer: Array = session.run(None, {session.get_inputs()[0].name: inputs})[0]
     return answer
-
-
-def snr_db(found: Array, want: Array) -> float:
-    return float(10 * np.log10((want**2).sum() / ((found - want) ** 2).sum()))
 
 
 def test_weights_are_stored_in_fp8_and_biases_stay_in_fp32(tmp_path: Path) -> None:
@@ -107,6 +97,23 @@ def test_excluded_nodes_stay_in_fp32(tmp_path: Path) -> None:
 def test_a_model_without_a_node_to_quantise_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VariantError, match="no node of this model can become FP8"):
         convert(conv_net(), tmp_path, data=images(), excluded_op_types=["Conv", "Gemm"])
+
+
+def test_a_weight_with_one_range_is_stored_in_fp8_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="batched")
+    numbers = rng.normal(size=(3, 4, 6)).astype(np.float32)
+    model = make_model(
+        [node],
+        inputs=[value("x", ["N", 3, 2, 4])],
+        outputs=[value("y", ["N", 3, 2, 6])],
+        initializers=[weight("w", numbers)],
+    )
+    data = rng.normal(size=(16, 3, 2, 4)).astype(np.float32)
+    made = convert(model, tmp_path, data=data)
+    tensors = {each.name: each for each in made.graph.initializer}
+    assert (tensors["w_QuantizeLinear_Output"].data_type, list(tensors["w_scale"].dims)) == (FP8, [])
+    assert snr_db(outputs(made, data), outputs(model, data)) > 20
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.02, 1.0, 200.0])

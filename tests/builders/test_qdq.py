@@ -11,17 +11,13 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from modelreg.builders import graphs, qdq
-from modelreg.builders.calibration import check_calibration_set, recipe_part
 from modelreg.builders.graphs import VariantError
-from modelreg.builders.interface import CalibrationOptions
 from modelreg.builders.precision import translate
 from modelreg.builders.qdq import make_int8
-from modelreg.registry.contents import Signature
-from modelreg.registry.sources.signature import read_signature
-from modelreg.registry.tensor_sets import write_tensor_set
 from modelreg.registry.words import Backend, Precision
 from modelreg_testing.networks import residual_net
 from modelreg_testing.onnx_models import conv_net, make_model, mlp, save, value, weight
+from modelreg_testing.quantising import calibrated, snr_db
 
 Array = NDArray[Any]
 TENSORRT = translate(Precision.INT8, Backend.TENSORRT_RTX, "1.7.1.116").settings
@@ -38,21 +34,15 @@ def quantise(
     **changes: Any,
 ) -> onnx.ModelProto:
     how = {key: changes.pop(key) for key in ("method", "percentile", "samples") if key in changes}
-    path = tmp_path / "set.safetensors"
-    path.unlink(missing_ok=True)
-    write_tensor_set(path, {f"input.{model.graph.input[0].name}": data}, {})
-    options = CalibrationOptions(path=path, **how)
-    signature: Signature = read_signature(model.graph)
-    checked = check_calibration_set(options, signature)
+    part, request = calibrated(model, data, tmp_path, **how)
     variant = {
         "kind": "int8",
         "settings": {**translate(Precision.INT8, Backend.ONNXRUNTIME, "1.32.0").settings, **(settings or {})},
         "excluded_nodes": [],
         "excluded_op_types": [],
-        "calibration": recipe_part(options, checked),
+        "calibration": part,
         **changes,
     }
-    request = checked.to_request()
     request["batch"] = batch or request["batch"]
     make_int8(save(model, tmp_path / "source.onnx"), tmp_path / name, variant, request, lambda *_: None)
     return onnx.load(tmp_path / name)
@@ -66,10 +56,6 @@ def outputs(model: onnx.ModelProto, inputs: Array) -> Array:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     answer: Array = session.run(None, {session.get_inputs()[0].name: inputs})[0]
     return answer
-
-
-def snr_db(found: Array, want: Array) -> float:
-    return float(10 * np.log10((want**2).sum() / ((found - want) ** 2).sum()))
 
 
 def scales(model: onnx.ModelProto) -> dict[str, Array]:

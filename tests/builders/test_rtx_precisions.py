@@ -126,7 +126,9 @@ def test_a_gpu_that_lacks_the_type_is_a_failed_build_that_says_what_to_do(
 @pytest.mark.parametrize("precision", [BF16, FP8])
 def test_excluded_nodes_are_kept_in_fp32(workshop: Workshop, precision: Precision) -> None:
     version = workshop.register(conv_net())
-    data = {"input.image": np.random.default_rng(0).normal(size=(16, 1, 12, 12)).astype(np.float32)}
+    data: dict[str, NDArray[np.generic]] = {
+        "input.image": np.random.default_rng(0).normal(size=(16, 1, 12, 12)).astype(np.float32)
+    }
     request = workshop.request(
         version,
         precision,

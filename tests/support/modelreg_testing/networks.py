@@ -178,7 +178,8 @@ def _light_weight(rng: np.random.Generator, shape: Array, reader: onnx.NodeProto
         drawn = np.full(shape, 1.0)
     else:
         drawn = rng.normal(size=shape) * 0.1
-    return drawn.astype(np.float32)
+    single: Array = drawn.astype(np.float32)
+    return single
 
 
 def norm_by_parts(*, width: int = 8, square: str = "Pow", scale: float = 1000.0) -> onnx.ModelProto:
