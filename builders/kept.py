@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import onnx
 
 from modelreg.builders.subgraphs import graphs_of, inner_node_names, is_copy
+
+_QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
+"""Like casts: what they give is as coarse as what they take."""
 
 
 def kept_nodes(graph: onnx.GraphProto, variant: Mapping[str, Any]) -> set[str]:
@@ -23,13 +26,19 @@ def kept_nodes(graph: onnx.GraphProto, variant: Mapping[str, Any]) -> set[str]:
         variant: The variant part of a recipe.
     """
     settings = variant["settings"]
-    wanted, types = {*variant["excluded_nodes"]}, {*settings["blocked_ops"], *variant["excluded_op_types"]}
-    nodes = [node for each in graphs_of(graph) for node in each.node]
-    found = {name for node in nodes if node.name in wanted or node.op_type in types for name in _with_inner(node)}
-    blocked, followed = {*settings["blocked_ops"]}, {*settings.get("followed_ops", ())}
+    types = {*settings["blocked_ops"], *variant["excluded_op_types"]}
+    found = chosen_nodes(graph, names=variant["excluded_nodes"], op_types=types)
+    blocked, followed = {*settings["blocked_ops"]} - {*_QUANTISERS}, {*settings.get("followed_ops", ())}
     for each in graphs_of(graph):
         found |= _followers(each, blocked, followed)
     return found
+
+
+def chosen_nodes(graph: onnx.GraphProto, *, names: Iterable[str], op_types: Iterable[str]) -> set[str]:
+    """Return the names of the nodes that are named or of a type, and of all nodes inside them."""
+    wanted, types = {*names}, {*op_types}
+    nodes = [node for each in graphs_of(graph) for node in each.node]
+    return {name for node in nodes if node.name in wanted or node.op_type in types for name in _with_inner(node)}
 
 
 def _with_inner(node: onnx.NodeProto) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ import onnx
 
 from modelreg.builders.graphs import initialiser_bytes
 from modelreg.builders.kept import kept_nodes
-from modelreg.builders.precision import GPU_WEIGHTED_OPS
 from modelreg.builders.realised import weights_by_node
+from modelreg.builders.variant_settings import GPU_WEIGHTED_OPS
 
 Json = dict[str, Any]
 

@@ -22,10 +22,10 @@ from modelreg.builders.graphs import (
     save_model,
     weight_bytes,
 )
-from modelreg.builders.precision import GPU_WEIGHTED_OPS
 from modelreg.builders.ranges import Report, find_ranges
 from modelreg.builders.residuals import ADDITIONS, skip_tensors
 from modelreg.builders.subgraphs import captured_names, graphs_of, sort_nodes
+from modelreg.builders.variant_settings import GPU_WEIGHTED_OPS
 
 _MATRIX_AXES = 2
 _PER_CHANNEL_OPSET = 13

@@ -16,8 +16,8 @@ from onnx import TensorProto
 
 from modelreg.builders.graphs import element_types, initialiser_bytes
 from modelreg.builders.kept import kept_nodes
-from modelreg.builders.precision import WEIGHTED_OPS
 from modelreg.builders.subgraphs import bodies_of, graphs_of, is_copy
+from modelreg.builders.variant_settings import WEIGHTED_OPS
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from modelreg.builders.casts import remove_round_trips
 from modelreg.builders.fp16 import make_fp16
-from modelreg.builders.precision import FP16_SETTINGS
+from modelreg.builders.variant_settings import FP16_SETTINGS
 from modelreg.runtime.rounding import write_rounded
 from modelreg_testing.networks import norm_by_parts
 from modelreg_testing.onnx_models import make_model, save, value

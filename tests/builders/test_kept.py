@@ -10,8 +10,9 @@ from onnx import TensorProto, helper
 from modelreg.builders.fp16 import make_fp16
 from modelreg.builders.graphs import normalise
 from modelreg.builders.kept import kept_nodes
-from modelreg.builders.precision import FP16_SETTINGS, translate
+from modelreg.builders.precision import translate
 from modelreg.builders.subgraphs import graphs_of
+from modelreg.builders.variant_settings import FP16_SETTINGS
 from modelreg.registry.words import Backend, Precision
 from modelreg_testing.control_flow import branching_net, looping_net
 from modelreg_testing.networks import encoder, norm_by_parts, residual_net
@@ -77,3 +78,13 @@ def test_a_cast_of_the_model_is_looked_through() -> None:
     ]
     model = make_model(nodes, inputs=[value("x", [4])], outputs=[value("y", [1])])
     assert kept_nodes(model.graph, variant()) == {"mean", "root"}
+
+
+def test_nothing_follows_what_was_quantised() -> None:
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "scale"], ["d"], name="dequantise"),
+        helper.make_node("Neg", ["d"], ["y"], name="negate"),
+    ]
+    inputs = [value("q", [4], TensorProto.INT8), value("scale", [])]
+    model = make_model(nodes, inputs=inputs, outputs=[value("y", [4])])
+    assert kept_nodes(model.graph, variant()) == {"dequantise"}

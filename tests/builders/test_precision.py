@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from modelreg.builders.precision import offered, require_precision, translate, version_numbers
+from modelreg.builders.precision import offered, require_precision, translate
+from modelreg.builders.trt_capabilities import version_numbers
 from modelreg.registry.errors import BuildError, CellRefusedError, PrecisionError
 from modelreg.registry.words import Backend, Precision
 
@@ -102,8 +103,8 @@ def test_what_the_cpu_cannot_do_is_refused_with_the_reason(precision: Precision,
     assert "fp32, fp16, int8" in caught.value.hint()
 
 
-def test_a_backend_without_rows_is_refused() -> None:
-    with pytest.raises(BuildError, match="nothing is known about building fp16 with tensorrt 5"):
+def test_a_version_that_is_too_old_is_refused() -> None:
+    with pytest.raises(BuildError, match=r"fp16 cannot be built with tensorrt 5\.0: TensorRT before 8\.6"):
         translate(Precision.FP16, Backend.TENSORRT, "5.0")
     assert offered(Backend.TENSORRT, "5.0") == []
 
@@ -141,3 +142,17 @@ def test_half_precision_stored_in_fp32_failed(asked: Precision) -> None:
 def test_what_came_true_passes() -> None:
     require_precision({"stayed": [], "converted": 3, "storage": "fp16"}, asked=Precision.FP16)
     require_precision({"stayed": [], "converted": 0, "storage": "fp32"}, asked=Precision.FP32)
+
+
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16, Precision.INT8, Precision.FP8])
+def test_the_full_tensorrt_with_binding_types_makes_the_variants_of_rtx(precision: Precision) -> None:
+    strong, rtx = translate(precision, Backend.TENSORRT, "10.12.0.36"), translate(precision, RTX, "1.7.1.116")
+    assert (strong.typing, strong.variant, strong.settings) == ("strong", rtx.variant, rtx.settings)
+
+
+def test_before_that_fp8_is_refused_and_int8_keeps_q_nodes_before_weights() -> None:
+    with pytest.raises(CellRefusedError, match="not made for it yet"):
+        translate(Precision.FP8, Backend.TENSORRT, "10.8.0.43")
+    settings = translate(Precision.INT8, Backend.TENSORRT, "8.6.0").settings
+    assert settings["options"]["AddQDQPairToWeight"] is True
+    assert settings["residual_skips"] == "quantised"

@@ -9,8 +9,8 @@ import onnxruntime  # noqa: TID253 - a dependency, and what these tests look at
 import pytest
 from onnx import TensorProto, helper
 
-from modelreg.builders.precision import FP16_SETTINGS
 from modelreg.builders.realised import read_realised
+from modelreg.builders.variant_settings import FP16_SETTINGS
 from modelreg_testing.onnx_models import conv_net, make_model, mlp, save, value, weight
 
 
