@@ -17,6 +17,8 @@ from modelreg.registry.errors import BuildError, CellRefusedError, ModelregError
 from modelreg.registry.records import EngineRecord
 from modelreg.registry.words import EngineStatus, Json, Precision
 
+_CALIBRATED = (Precision.INT8, Precision.FP8)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRequest:
@@ -124,11 +126,11 @@ def _require_op_types(op_types: Sequence[str], *, known: dict[str, int]) -> None
 
 
 def _calibration(cell: Cell, options: BuildOptions) -> CalibrationSet | None:
-    if cell.precision is not Precision.INT8:
-        return None  # several precisions share one command line: the set is for INT8 alone
+    if cell.precision not in _CALIBRATED:
+        return None  # several precisions share one command line
     if options.calibration is None:
         raise BuildError(
-            f"int8 of {cell.version.reference} needs a calibration set",
+            f"{cell.precision} of {cell.version.reference} needs a calibration set",
             hint="Give one with --calibration FILE.safetensors (keys input.NAME, some hundred real samples).",
         )
     return check_calibration_set(options.calibration, cell.version.source.signature)

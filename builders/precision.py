@@ -9,31 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from modelreg.builders.blocked_ops import FP16_BLOCKED_OPS
 from modelreg.builders.trt_capabilities import has, version_numbers
+from modelreg.builders.variant_settings import BF16_SETTINGS, CPU_INT8, FP16_SETTINGS, TENSORRT_INT8
 from modelreg.registry.errors import CellRefusedError, PrecisionError
 from modelreg.registry.words import Backend, Json, Precision
-
-WEIGHTED_OPS = ("Conv", "Gemm", "MatMul")
-"""Op types with constant weights that INT8 must reach; what the CPU has integer kernels for."""
-
-FP16_BLOCKED_OPS = (
-    # Types or kernels that FP16 lacks, or positions that it cannot count: as in ONNX Runtime's own list.
-    *("ArrayFeatureExtractor", "Binarizer", "CastMap", "CategoryMapper", "DictVectorizer", "FeatureVectorizer"),
-    *("Imputer", "LabelEncoder", "LinearClassifier", "LinearRegressor", "Normalizer", "OneHotEncoder"),
-    *("SVMClassifier", "SVMRegressor", "Scaler", "TreeEnsemble", "TreeEnsembleClassifier", "ZipMap"),
-    *("TreeEnsembleRegressor", "RandomUniformLike", "NonMaxSuppression", "TopK", "RoiAlign", "Range", "CumSum"),
-    *("Min", "Max", "Upsample", "QuantizeLinear", "DequantizeLinear"),
-    # Squares, exponentials and long sums leave the range of FP16 first.
-    *("Exp", "Pow", "Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "GroupNormalization"),
-    *("InstanceNormalization", "LpNormalization", "MeanVarianceNormalization", "ReduceMean", "ReduceSum"),
-    *("ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceLogSum", "ReduceProd"),
-)
-
-INT8_CPU_OPS = (
-    *WEIGHTED_OPS,
-    *("Add", "Relu", "Clip", "LeakyRelu", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Split"),
-    *("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Pad"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,26 +66,9 @@ def _refused(
 
 
 _ORT, _RTX, _TRT = Backend.ONNXRUNTIME, Backend.TENSORRT_RTX, Backend.TENSORRT
-_RTX_FIRST = (1, 4)
+_RTX_FIRST, _RTX_FP8 = (1, 4), (1, 5)
 _WEAK_FIRST, _STRONG_FIRST = (8, 6), (10, 12)
 """TensorRT's types are hints before 10.12 for us, and bind from then on: NVIDIA recommends it from 10.12 on."""
-_INT8_SETTINGS: Json = {
-    "activation_type": "QInt8",
-    "activation_symmetric": True,  # the parser refuses zero points
-    "weight_type": "QInt8",
-    "weight_symmetric": True,
-    "per_channel": True,
-    "reduce_range": False,
-    "op_types": sorted(WEIGHTED_OPS),
-    "guard_excluded": False,
-    "options": {
-        "QuantizeBias": False,  # nor does it take INT32 that is dequantised
-        "AddQDQPairToWeight": False,  # weights stored in INT8; only older TensorRT needs Q nodes there
-        # Conv, bias, add and activation fuse only without Q/DQ between them.
-        "OpTypesToExcludeOutputQuantization": sorted(WEIGHTED_OPS),
-    },
-}
-"""INT8 for TensorRT of either kind, as Q/DQ nodes."""
 
 _TABLE: tuple[_Row, ...] = (
     _Row(
@@ -117,7 +80,7 @@ _TABLE: tuple[_Row, ...] = (
         translation=Translation(
             precision=Precision.FP16,
             variant="fp16",
-            settings={"blocked_ops": sorted(FP16_BLOCKED_OPS), "max_finite": 65504.0, "min_positive": 5.96e-8},
+            settings=FP16_SETTINGS,
             steps=(
                 "a variant with FP16 weights and tensors is made from the source",
                 "the CPU stores FP16 and computes in FP32 between casts",
@@ -130,19 +93,7 @@ _TABLE: tuple[_Row, ...] = (
         translation=Translation(
             precision=Precision.INT8,
             variant="int8",
-            settings={
-                "activation_type": "QUInt8",
-                "activation_symmetric": False,  # all 8 bits for values that are never negative, and no Relu left
-                "weight_type": "QInt8",
-                "weight_symmetric": True,
-                "per_channel": True,
-                # 7-bit weights: without VNNI, x86 adds U8 x S8 pairs in saturating 16 bits, and results would
-                # depend on the CPU that serves.
-                "reduce_range": True,
-                "op_types": sorted(INT8_CPU_OPS),
-                "guard_excluded": True,
-                "options": {},
-            },
+            settings=CPU_INT8,
             steps=(
                 "a variant with Q/DQ nodes is made from the source: static, weights symmetric per channel",
                 "activations U8; weights S8 in 7 bits, so that CPUs without VNNI do not saturate",
@@ -174,7 +125,7 @@ _TABLE: tuple[_Row, ...] = (
         translation=Translation(
             precision=Precision.FP16,
             variant="fp16",
-            settings={"blocked_ops": sorted(FP16_BLOCKED_OPS), "max_finite": 65504.0, "min_positive": 5.96e-8},
+            settings=FP16_SETTINGS,
             steps=(
                 "a variant with FP16 weights and tensors is made from the source, and built strongly typed",
                 "builder flag TF32 is cleared: what stays in FP32 keeps all its bits",
@@ -187,7 +138,7 @@ _TABLE: tuple[_Row, ...] = (
         translation=Translation(
             precision=Precision.INT8,
             variant="int8",
-            settings=_INT8_SETTINGS,
+            settings=TENSORRT_INT8,
             steps=(
                 "a variant with Q/DQ nodes is made from the source: static, S8, symmetric, weights per channel",
                 "it is built strongly typed; biases and the outputs of weighted ops are not quantised",
@@ -195,8 +146,37 @@ _TABLE: tuple[_Row, ...] = (
             ),
         ),
     ),
-    _refused(_RTX, Precision.BF16, "BF16 variants are not made yet", first=_RTX_FIRST),
-    _refused(_RTX, Precision.FP8, "FP8 variants are not made yet", first=_RTX_FIRST),
+    _Row(
+        backend=_RTX,
+        first=_RTX_FIRST,
+        translation=Translation(
+            precision=Precision.BF16,
+            variant="bf16",
+            settings=BF16_SETTINGS,
+            steps=(
+                "a variant with BF16 weights and tensors is made from the source, and built strongly typed",
+                "inputs and outputs keep their types",
+                "builder flag TF32 is cleared: what stays in FP32 keeps all its bits",
+            ),
+        ),
+    ),
+    _Row(
+        backend=_RTX,
+        first=_RTX_FP8,
+        translation=Translation(
+            precision=Precision.FP8,
+            variant="fp8",
+            settings=TENSORRT_INT8,  # the same places and ranges
+            steps=(
+                "a variant with Q/DQ nodes is made from the source: static, E4M3, weights per channel",
+                "it is built strongly typed; biases and the outputs of weighted ops are not quantised",
+                "builder flag TF32 is cleared: what stays in FP32 keeps all its bits",
+            ),
+        ),
+    ),
+    _refused(
+        _RTX, Precision.FP8, "TensorRT-RTX before 1.5 needs a GPU to compile FP8", first=_RTX_FIRST, before=_RTX_FP8
+    ),
     _refused(_RTX, Precision.BEST, "its networks are strongly typed and nothing is chosen; name one", first=_RTX_FIRST),
     *(
         _refused(
@@ -235,7 +215,7 @@ _WEAK_TABLE: tuple[_Row, ...] = (
         "builder flags INT8 and FP16 are set: what has no Q/DQ nodes may run in FP16",
         _PIN_STEP,
         variant="int8",
-        settings={**_INT8_SETTINGS, "options": {**_INT8_SETTINGS["options"], "AddQDQPairToWeight": True}},
+        settings={**TENSORRT_INT8, "options": {**TENSORRT_INT8["options"], "AddQDQPairToWeight": True}},
         flags=("FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"),
         **_PINS,
     ),
@@ -263,7 +243,7 @@ _WEAK_TABLE: tuple[_Row, ...] = (
 _STRONG_TABLE: tuple[_Row, ...] = tuple(
     replace(row, backend=_TRT, first=_STRONG_FIRST, translation=replace(row.translation, typing="strong"))
     for row in _TABLE
-    if row.backend is _RTX and row.first == _RTX_FIRST
+    if row.backend is _RTX and row.before == _OPEN_END
 )
 """From 10.12 on, TensorRT is told what TensorRT-RTX is told: the types in the model bind both."""
 
@@ -344,8 +324,8 @@ def require_precision(realised: Json, *, asked: Precision) -> None:
             f"{asked} was asked, but no node became {asked}: {realised.get('note') or 'nothing was eligible'}",
             hint="Build fp32 instead, or exclude fewer nodes.",
         )
-    if asked is Precision.FP16 and realised.get("storage") != "fp16":
+    if asked in (Precision.FP16, Precision.BF16) and realised.get("storage") != str(asked):
         raise PrecisionError(
-            "fp16 was asked, but the optimised graph stores its weights in FP32",
+            f"{asked} was asked, but the optimised graph stores its weights in FP32",
             hint="Build with optimisation level `extended` or lower: `all` folds the casts of weights.",
         )

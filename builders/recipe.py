@@ -15,7 +15,7 @@ from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import UsageError
 from modelreg.registry.words import Backend, Json
 
-VARIANT_REVISION = 2
+VARIANT_REVISION = 3
 """Raised when the code that makes variants changes what it makes."""
 
 

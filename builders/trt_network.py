@@ -23,6 +23,7 @@ _DTYPES = {
     "BOOL": "bool",
     "UINT8": "uint8",
 }
+_SHAPING_KINDS = ("SHUFFLE", "SQUEEZE", "UNSQUEEZE")
 
 
 def require_version(trt: Any, request: Json, product: str) -> None:
@@ -138,9 +139,14 @@ def dtype_of(tensor: Any) -> str:
 
 
 def describe_layers(network: Any) -> List[Json]:
-    """Return every layer: its kind, the ONNX nodes it stands for, its types, and what makes its inputs."""
+    """Return every layer: its kind, the ONNX nodes it stands for, its types, and what makes its inputs' values."""
     layers = [network.get_layer(index) for index in range(network.num_layers)]
-    kinds = {tensor.name: layer.type.name for layer in layers for tensor in outputs_of(layer)}
+    kinds: Dict[str, str] = {}
+    for layer in layers:
+        kind = layer.type.name
+        if kind in _SHAPING_KINDS:  # the parser puts them between what it dequantises and a product of more axes
+            kind = kinds.get(layer.get_input(0).name, "INPUT")
+        kinds.update({tensor.name: kind for tensor in outputs_of(layer)})
     described = []
     for layer in layers:
         inputs = [layer.get_input(index) for index in range(layer.num_inputs)]

@@ -83,6 +83,8 @@ def _hint(version: str, errors: List[str]) -> str:
     text = " ".join(errors)
     if "FP32 GEMM is not supported" in text:
         return "Build fp16 for this target, or leave it out."
+    if "HW-specific datatypes" in text:
+        return "This GPU does not have the type: build fp16 for it, or leave it out."
     if "dtype == myelinTypeFloat" in text and version_numbers(version) < (1, 7):
         return (
             "TensorRT-RTX before 1.7 does not compile INT8 convolutions without a GPU: build with a newer one, "

@@ -18,6 +18,15 @@ def make(
 
         report(None, "converting to FP16")
         files = make_fp16(source, target, variant)
+    elif variant["kind"] == "bf16":
+        from modelreg.builders.bf16 import make_bf16  # noqa: PLC0415
+
+        report(None, "converting to BF16")
+        files = make_bf16(source, target, variant)
+    elif variant["kind"] == "fp8":
+        from modelreg.builders.fp8 import make_fp8  # noqa: PLC0415
+
+        files = make_fp8(source, target, variant, request["calibration"], report)
     else:
         from modelreg.builders.qdq import make_int8  # noqa: PLC0415
 
@@ -42,7 +51,8 @@ def pin(
     """Name the nodes that a constraint is put on, all others too; answer with the model to build and these names."""
     import onnx  # noqa: PLC0415 - heavy
 
-    from modelreg.builders.graphs import kept_nodes, name_nodes, require_nodes  # noqa: PLC0415 - imports onnx
+    from modelreg.builders.graphs import name_nodes, require_nodes  # noqa: PLC0415 - imports onnx
+    from modelreg.builders.kept import chosen_nodes  # noqa: PLC0415
 
     report(None, "naming the nodes to keep in FP32")
     path, pins = Path(request["model"]), request["pins"]
@@ -51,7 +61,7 @@ def pin(
     name_nodes(model.graph)
     require_nodes(model.graph, pins["excluded_nodes"])
     op_types = {*pins["op_types"], *pins["excluded_op_types"]}
-    nodes = kept_nodes(model.graph, names=pins["excluded_nodes"], op_types=op_types)
+    nodes = chosen_nodes(model.graph, names=pins["excluded_nodes"], op_types=op_types)
     if unnamed:  # beside the model, where its external data lies
         path = path.with_name("named-" + path.name)
         onnx.save(model, path)

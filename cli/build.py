@@ -57,7 +57,7 @@ _METHODS = ("entropy", "minmax", "percentile")
     type=read_precisions,
     default=("fp32",),
     metavar="P,...",
-    help="What to build: fp32, tf32, fp16, int8.",
+    help="What to build: fp32, tf32, fp16, bf16, int8, fp8.",
 )
 @list_option(
     "--target",
@@ -80,14 +80,14 @@ _METHODS = ("entropy", "minmax", "percentile")
     "--calibration",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Real samples for INT8: .npz or .safetensors with input.NAME.",
+    help="Real samples for INT8 and FP8: .npz or .safetensors with input.NAME.",
 )
 @click.option(
     "--calibration-method",
     type=click.Choice(_METHODS),
     default="entropy",
     show_default=True,
-    help="How INT8 ranges are found.",
+    help="How ranges are found.",
 )
 @click.option(
     "--percentile",

@@ -151,7 +151,6 @@ def test_a_profile_that_does_not_fit_is_refused_before_any_build(workshop: Works
     [
         ("sm_90", FP32, r"tensorrt-rtx \S+ builds for sm_75, .*, not for sm_90"),
         ("cpu", FP32, "not for cpu"),
-        ("sm_86", Precision.BF16, "bf16 cannot be built with tensorrt-rtx"),
         ("sm_86", Precision.BEST, "strongly typed and nothing is chosen"),
     ],
 )
