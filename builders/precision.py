@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modelreg.builders.blocked_ops import FP16_BLOCKED_OPS
 from modelreg.builders.trt_capabilities import has, version_numbers
 from modelreg.builders.variant_settings import BF16_SETTINGS, CPU_INT8, FP16_SETTINGS, TENSORRT_INT8
 from modelreg.registry.errors import CellRefusedError, PrecisionError
@@ -26,7 +25,7 @@ class Translation:
         settings: What the variant is made with; part of the recipe.
         flags: Backend flags, by name.
         typing: `strong` or `weak` for TensorRT: whether the types in the model bind it; empty elsewhere.
-        pinned_ops: Op types that a weakly typed network is told to keep in FP32; None where types do that.
+        pins: What a weakly typed network is told to keep in FP32, as settings of a variant; None where types do that.
         calibrates: Whether TensorRT finds INT8 ranges itself.
         steps: The same for people, one line each.
     """
@@ -36,7 +35,7 @@ class Translation:
     settings: Json = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     typing: str = ""
-    pinned_ops: tuple[str, ...] | None = None
+    pins: Json | None = None
     calibrates: bool = False
     steps: tuple[str, ...] = ()
 
@@ -197,7 +196,7 @@ def _weak(precision: Precision, *steps: str, **more: Any) -> _Row:
     return _Row(backend=_TRT, translation=translation, first=_WEAK_FIRST, before=_STRONG_FIRST)
 
 
-_PINS: Json = {"pinned_ops": FP16_BLOCKED_OPS}
+_FP16_PINS: Json = {key: FP16_SETTINGS[key] for key in ("blocked_ops", "followed_ops")}
 _PIN_STEP = "op types that overflow in FP16, and what is excluded, are constrained to FP32"
 _WEAK_TABLE: tuple[_Row, ...] = (
     _weak(Precision.FP32, "the source is built as it is, in FP32", "builder flag TF32 is cleared"),
@@ -207,7 +206,7 @@ _WEAK_TABLE: tuple[_Row, ...] = (
         "the source is built as it is; builder flag FP16 lets TensorRT choose FP16 layer by layer",
         _PIN_STEP,
         flags=("FP16", "OBEY_PRECISION_CONSTRAINTS"),
-        **_PINS,
+        pins=_FP16_PINS,
     ),
     _weak(
         Precision.INT8,
@@ -217,14 +216,14 @@ _WEAK_TABLE: tuple[_Row, ...] = (
         variant="int8",
         settings={**TENSORRT_INT8, "options": {**TENSORRT_INT8["options"], "AddQDQPairToWeight": True}},
         flags=("FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"),
-        **_PINS,
+        pins=_FP16_PINS,
     ),
     _weak(
         Precision.BEST,
         "the source is built as it is; TensorRT chooses among FP32, TF32 and FP16, whatever is fastest",
         _PIN_STEP,
         flags=("FP16", "OBEY_PRECISION_CONSTRAINTS", "TF32"),
-        **_PINS,
+        pins=_FP16_PINS,
     ),
     replace(
         _weak(
@@ -232,7 +231,7 @@ _WEAK_TABLE: tuple[_Row, ...] = (
             "the source is built as it is; builder flag BF16 lets TensorRT choose BF16 layer by layer",
             "what is excluded is constrained to FP32",
             flags=("BF16", "OBEY_PRECISION_CONSTRAINTS"),
-            pinned_ops=(),
+            pins={"blocked_ops": []},
         ),
         first=(10, 0),
     ),
@@ -265,7 +264,7 @@ def translate_implicit(backend: Backend, version: str) -> Translation:
         precision=Precision.INT8,
         flags=("FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"),
         typing="weak",
-        pinned_ops=FP16_BLOCKED_OPS,
+        pins=_FP16_PINS,
         calibrates=True,
         steps=(
             "the source is built as it is; TensorRT finds INT8 ranges itself (implicit calibration)",

@@ -83,9 +83,9 @@ def variant_recipe_digest(recipe: Json) -> str:
 def _typing(translation: Translation, options: BuildOptions) -> Json:
     """Return whether types bind, for TensorRT, and what a weakly typed network keeps in FP32 by constraints."""
     body: Json = {"typing": translation.typing} if translation.typing else {}
-    if translation.pinned_ops is not None:
+    if translation.pins is not None:
         body["pins"] = {
-            "op_types": sorted(translation.pinned_ops),
+            "settings": translation.pins,
             "excluded_nodes": sorted(set(options.nodes_to_exclude)),
             "excluded_op_types": sorted(set(options.op_types_to_exclude)),
         }
@@ -103,7 +103,7 @@ def _variant(
 ) -> Json | None:
     if not translation.variant:
         excluded = options.nodes_to_exclude or options.op_types_to_exclude
-        if excluded and translation.pinned_ops is None:
+        if excluded and translation.pins is None:
             raise UsageError(
                 f"{translation.precision} converts nothing, so nothing can be excluded",
                 hint="Leave --nodes_to_exclude and --op_types_to_exclude out.",

@@ -52,7 +52,7 @@ def pin(
     import onnx  # noqa: PLC0415 - heavy
 
     from modelreg.builders.graphs import name_nodes, require_nodes  # noqa: PLC0415 - imports onnx
-    from modelreg.builders.kept import chosen_nodes  # noqa: PLC0415
+    from modelreg.builders.kept import kept_nodes  # noqa: PLC0415
 
     report(None, "naming the nodes to keep in FP32")
     path, pins = Path(request["model"]), request["pins"]
@@ -60,8 +60,7 @@ def pin(
     unnamed = any(not node.name for node in model.graph.node)
     name_nodes(model.graph)
     require_nodes(model.graph, pins["excluded_nodes"])
-    op_types = {*pins["op_types"], *pins["excluded_op_types"]}
-    nodes = chosen_nodes(model.graph, names=pins["excluded_nodes"], op_types=op_types)
+    nodes = kept_nodes(model.graph, pins)
     if unnamed:  # beside the model, where its external data lies
         path = path.with_name("named-" + path.name)
         onnx.save(model, path)

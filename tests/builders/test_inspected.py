@@ -11,7 +11,6 @@ import onnx
 import pytest
 from onnx import helper
 
-from modelreg.builders.blocked_ops import FP16_BLOCKED_OPS
 from modelreg.builders.inspected import read_inspected
 from modelreg.builders.precision import require_precision
 from modelreg.registry.errors import PrecisionError
@@ -88,8 +87,7 @@ def test_fp32_needs_no_proof_but_is_described() -> None:
 
 
 def test_a_pinned_node_that_became_fp16_all_the_same_is_unwanted() -> None:
-    pins = {"op_types": list(FP16_BLOCKED_OPS), "excluded_nodes": ["/c5/Conv"], "excluded_op_types": []}
-    body = read("lenet-fp16", "fp16", pinned=("/c5/Conv", "/c1/Conv"), pins=pins)
+    body = read("lenet-fp16", "fp16", pinned=("/c5/Conv", "/c1/Conv"))
     assert body["unwanted"] == ["/c5/Conv (Conv)"]
     with pytest.raises(PrecisionError, match="nodes that were excluded became fp16 all the same: /c5/Conv"):
         require_precision(body, asked=Precision.FP16)
