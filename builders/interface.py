@@ -76,7 +76,7 @@ class CalibrationOptions:
     """
 
     path: Path
-    method: str = "entropy"
+    method: str = "percentile"
     percentile: float = 99.99
     samples: int | None = None
     seed: int = 0

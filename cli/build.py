@@ -85,9 +85,7 @@ _METHODS = ("entropy", "minmax", "percentile")
 @click.option(
     "--calibration-method",
     type=click.Choice(_METHODS),
-    default="entropy",
-    show_default=True,
-    help="How ranges are found.",
+    help="How INT8 and FP8 ranges are found.  [default: percentile; where TensorRT calibrates: entropy]",
 )
 @click.option(
     "--percentile",
@@ -137,7 +135,7 @@ def command(
     profiles: tuple[ProfileShapes, ...],
     tensorrt: TensorRTOptions,
     calibration: Path | None,
-    calibration_method: str,
+    calibration_method: str | None,
     percentile: float | None,
     calibration_samples: int | None,
     nodes_to_exclude: tuple[str, ...],
@@ -154,20 +152,19 @@ def command(
     Engines for the CPU are run before they count as built; those for a GPU are compiled ahead of time. What cannot be
     built says why, and the rest is built.
     """
-    if percentile is not None and calibration_method != "percentile":
+    if percentile is not None and calibration_method not in (None, "percentile"):
         raise click.UsageError("--percentile belongs to --calibration-method percentile")
     from modelreg.builders.exclusions import require_known_nodes
     from modelreg.builders.interface import BuildOptions, CalibrationOptions
 
     registry = invocation.open_registry()
     registry.open()
-    method = {"percentile": percentile} if percentile is not None else {}
+    ranges = {"percentile": percentile} if percentile is not None else {}
+    method = calibration_method or ("entropy" if tensorrt.implicit_calibration else "percentile")
     options = BuildOptions(
         calibration=None
         if calibration is None
-        else CalibrationOptions(
-            path=calibration, method=calibration_method, samples=calibration_samples, seed=seed, **method
-        ),
+        else CalibrationOptions(path=calibration, method=method, samples=calibration_samples, seed=seed, **ranges),
         nodes_to_exclude=nodes_to_exclude,
         op_types_to_exclude=op_types_to_exclude,
         profiles=profiles,

@@ -132,7 +132,10 @@ def test_implicit_calibration_gets_its_samples_and_keeps_its_ranges(
     workshop: Workshop, version: VersionRecord, tmp_path: Path
 ) -> None:
     settings = TensorRTOptions(implicit_calibration=True, calibration_cache=tmp_path / "ranges.json")
-    options: dict[str, Any] = {"calibration": workshop.calibration({"input.image": SAMPLES}), "tensorrt": settings}
+    options: dict[str, Any] = {
+        "calibration": workshop.calibration({"input.image": SAMPLES}, method="entropy"),
+        "tensorrt": settings,
+    }
     engine = workshop.fill(request(version, Precision.INT8, **options)).engine
     assert asked(workshop, engine)["arrays"]["calibration.image"] == [110, 1, 28, 28]
     assert (engine.recipe["variant"], engine.recipe["implicit_calibration"]["method"]) == (None, "entropy")
@@ -147,7 +150,10 @@ def test_implicit_calibration_gets_its_samples_and_keeps_its_ranges(
 
 def test_newer_releases_have_no_implicit_calibration(workshop: Workshop, version: VersionRecord) -> None:
     implicit = TensorRTOptions(implicit_calibration=True)
-    options: dict[str, Any] = {"calibration": workshop.calibration({"input.image": SAMPLES}), "tensorrt": implicit}
+    options: dict[str, Any] = {
+        "calibration": workshop.calibration({"input.image": SAMPLES}, method="entropy"),
+        "tensorrt": implicit,
+    }
     with pytest.raises(CellRefusedError, match=r"tensorrt 11\.4\.0 has no implicit calibration"):
         workshop.fill(request(version, Precision.INT8, release="11.4.0", **options))
 
