@@ -48,7 +48,7 @@ format: $(DEV) ## Repair style and formatting where that is safe
 
 types: $(DEV) types-tree ## Check all types, strictly
 	@MYPYPATH=$(TYPES) $(BIN)/mypy -p modelreg | sed 's|^$(TYPES)/modelreg/||'
-	@MYPYPATH=$(TYPES):tests/support:examples/lenet $(BIN)/mypy tests benchmarks examples
+	@MYPYPATH=$(TYPES):tests/support:examples/lenet:examples/resnet50 $(BIN)/mypy tests benchmarks examples
 
 imports: $(DEV) types-tree ## Check that packages only import what lies below them
 	@PYTHONPATH=$(TYPES) $(BIN)/lint-imports --no-cache
