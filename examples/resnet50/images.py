@@ -78,7 +78,8 @@ def _leaves(kind: int, side: int, rng: np.random.Generator) -> Images:
 
 def _colours(count: int, rng: np.random.Generator) -> Doubles:
     """Return deviations from the mean colour with the covariance of ImageNet's pixels, shape (count, 3)."""
-    return (rng.normal(size=(count, 3)) * np.sqrt(_VARIANCES)) @ _AXES.T
+    deviations: Doubles = (rng.normal(size=(count, 3)) * np.sqrt(_VARIANCES)) @ _AXES.T
+    return deviations
 
 
 def _texture(side: int, rng: np.random.Generator) -> Doubles:
@@ -86,5 +87,6 @@ def _texture(side: int, rng: np.random.Generator) -> Doubles:
     frequencies = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None, :])
     frequencies[0, 0] = np.inf
     spectrum = np.fft.rfft2(rng.normal(size=(side, side))) / frequencies
-    noise: Doubles = np.fft.irfft2(spectrum, s=(side, side))
-    return noise / noise.std()
+    noise = np.fft.irfft2(spectrum, s=(side, side))
+    scaled: Doubles = noise / noise.std()
+    return scaled
