@@ -28,7 +28,7 @@ STD = np.array([0.229, 0.224, 0.225])
 # then green to magenta.
 _VARIANCES = np.array([0.2175, 0.0188, 0.0045])
 _AXES = np.array([[0.5675, 0.7192, 0.4009], [0.5808, -0.0045, -0.8140], [0.5836, -0.6948, 0.4203]])
-_LEAVES = 160
+_LEAVES = 600
 _COLOURS = 6
 _KIND_SEED = 2001
 
@@ -63,17 +63,25 @@ def _leaves(kind: int, side: int, rng: np.random.Generator) -> Images:
     palette = MEAN + _colours(_COLOURS, style)
     smallest, largest = side * style.uniform(0.01, 0.04), side * style.uniform(0.15, 0.5)
     contrast = style.uniform(0.02, 0.12)
-    rows, columns = np.mgrid[:side, :side]
     canvas = np.broadcast_to(palette[0], (side, side, 3)).copy()
     for _ in range(_LEAVES):
-        radius = (rng.uniform(largest**-2, smallest**-2)) ** -0.5
-        top, left = rng.uniform(-radius, side + radius, 2)
-        inside = (rows - top) ** 2 + (columns - left) ** 2 < radius**2
-        canvas[inside] = palette[rng.integers(_COLOURS)] + rng.normal(0, 0.03, 3)
+        radius = rng.uniform(largest**-2, smallest**-2) ** -0.5
+        colour = palette[rng.integers(_COLOURS)] + rng.normal(0, 0.03, 3)
+        _paint_disc(canvas, rng.uniform(-radius, side + radius, 2), radius, colour)
     canvas += contrast * _texture(side, rng)[:, :, None]
     light = rng.uniform(0.85, 1.15)
     pixels: Images = np.rint(np.clip(canvas * light, 0, 1) * 255).astype(np.uint8)
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _paint_disc(canvas: Doubles, centre: Doubles, radius: float, colour: Doubles) -> None:
+    """Fill a disc in an image of shape (side, side, 3)."""
+    first = np.maximum(np.floor(centre - radius), 0).astype(int)
+    last = np.maximum(np.ceil(centre + radius), 0).astype(int) + 1
+    part = canvas[first[0] : last[0], first[1] : last[1]]  # a view, cut off at the far edges
+    rows, columns = np.ogrid[: part.shape[0], : part.shape[1]]
+    row, column = centre - first
+    part[(rows - row) ** 2 + (columns - column) ** 2 < radius**2] = colour
 
 
 def _colours(count: int, rng: np.random.Generator) -> Doubles:

@@ -133,17 +133,18 @@ def fit_head(net: ResNet, images: Floats, kinds: Labels) -> None:
     """Solve for a last layer whose first rows tell the kinds apart; the other rows are random, and lower."""
     with torch.inference_mode():
         found = torch.cat([net.features(batch) for batch in _batches(images)]).double()
-    mean, deviation = found.mean(0), found.std(0).clamp_min(1e-6)
-    scaled = (found - mean) / deviation
-    # Ridge regression by way of the samples, which are fewer than the features: no feature counts much by itself.
+    mean = found.mean(0)
+    # Centred, but not scaled each by itself: features that hardly move would count for as much as their noise.
+    centred = found - mean
+    # Ridge regression by way of the samples, which are fewer than the features.
     targets = nn.functional.one_hot(torch.from_numpy(kinds), KINDS).double() * _RIGHT
     level = targets.mean(0)
-    grams = scaled @ scaled.T
+    grams = centred @ centred.T
     penalty = _RIDGE * grams.diagonal().mean() * torch.eye(len(grams), dtype=torch.float64)
-    rows = (scaled.T @ torch.linalg.solve(grams + penalty, targets - level)).T
+    rows = (centred.T @ torch.linalg.solve(grams + penalty, targets - level)).T
     others = torch.randn(CLASSES - KINDS, found.shape[1], dtype=torch.float64)
-    others *= _SPREAD / (scaled @ others.T).std()
-    weight = torch.cat([rows, others]) / deviation
+    others *= _SPREAD / (centred @ others.T).std()
+    weight = torch.cat([rows, others])
     bias = torch.cat([level, torch.full((CLASSES - KINDS,), _OTHERS, dtype=torch.float64)]) - weight @ mean
     with torch.no_grad():
         net.fc.weight.copy_(weight)

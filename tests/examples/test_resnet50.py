@@ -145,7 +145,7 @@ def test_top_1_means_something_and_no_activation_comes_near_the_end_of_fp16(made
 
     golden = read_set(made / "golden.safetensors")
     logits, labels = golden["output.logits"], golden["label"]
-    assert (logits.argmax(axis=1) == labels).mean() >= 0.95
+    assert (logits.argmax(axis=1) == labels).mean() >= 0.85
     best, second = -np.sort(-logits, axis=1)[:, :2].T
     assert np.median(best - second) > 3
     net = resnet.resnet18()
@@ -158,6 +158,16 @@ def test_top_1_means_something_and_no_activation_comes_near_the_end_of_fp16(made
     np.testing.assert_allclose(again.numpy(), logits[:16], rtol=0, atol=TOLERANCE)
     assert len(largest) > 50
     assert max(largest) < 1000
+
+
+@pytest.mark.slow
+def test_images_in_the_wrong_order_of_colours_lose_accuracy(made: Path) -> None:
+    import onnxruntime
+
+    golden = read_set(made / "golden.safetensors")
+    session = onnxruntime.InferenceSession(made / "resnet18.onnx", providers=["CPUExecutionProvider"])
+    (logits,) = session.run(["logits"], {"image": np.ascontiguousarray(golden["input.image"][:, ::-1])})
+    assert (logits.argmax(axis=1) == golden["label"]).mean() < 0.6
 
 
 @pytest.mark.slow

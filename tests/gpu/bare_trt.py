@@ -35,7 +35,7 @@ def load(request: dict[str, Any], _arrays: dict[str, Any], _report: Any) -> dict
     state.update(logger=logger, runtime=runtime, engine=engine, context=context)
     state["stream"] = check(cuda.cudaStreamCreate())
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
-    return {"tensors": names, "layers": engine.num_layers, "memory_bytes": engine.device_memory_size}
+    return {"tensors": names, "layers": engine.num_layers}
 
 
 def bench(request: dict[str, Any], arrays: dict[str, Any], _report: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -94,7 +94,7 @@ def inspect(request: dict[str, Any], _arrays: dict[str, Any], _report: Any) -> d
         state["context"].set_input_shape(name, tuple(shape))
     inspector.execution_context = state["context"]
     text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
-    Path(request["to"]).write_text(text)
+    Path(request["to"]).write_text(text, encoding="utf-8", errors="replace")
     return {"characters": len(text)}
 
 
