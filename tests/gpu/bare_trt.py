@@ -17,6 +17,8 @@ trt: Any = importlib.import_module("tensorrt")
 cuda: Any = importlib.import_module("cuda.bindings.runtime")
 
 IN_FLIGHT = 64
+DTYPES = {"FLOAT": "float32", "HALF": "float16", "INT8": "int8", "INT32": "int32", "INT64": "int64", "BOOL": "bool"}
+"""TensorRT 8.6's own `nptype` asks NumPy for names that it dropped."""
 
 state: dict[str, Any] = {}
 
@@ -26,7 +28,6 @@ def load(request: dict[str, Any], _arrays: dict[str, Any], _report: Any) -> dict
     check(cuda.cudaSetDevice(0))
     check(cuda.cudaFree(0))
     logger = trt.Logger(trt.Logger.WARNING)
-    trt.init_libnvinfer_plugins(logger, "")
     runtime = trt.Runtime(logger)
     engine = runtime.deserialize_cuda_engine(Path(request["path"]).read_bytes())
     if engine is None:
@@ -65,23 +66,24 @@ def bench(request: dict[str, Any], arrays: dict[str, Any], _report: Any) -> tupl
     return {"runs": len(samples)}, {"gpu_ms": np.array(samples)}
 
 
-def bind(arrays: dict[str, Any]) -> list[int]:
-    """Give every tensor its memory and upload the inputs; return the addresses."""
+def bind(arrays: dict[str, Any]) -> list[Any]:
+    """Upload the inputs, then give the outputs their memory; return the addresses."""
     engine, context = state["engine"], state["context"]
+    names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+    is_input = {name: engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names}
     addresses = []
-    for index in range(engine.num_io_tensors):
-        name = engine.get_tensor_name(index)
-        if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT:
-            array = np.ascontiguousarray(arrays[name], trt.nptype(engine.get_tensor_dtype(name)))
+    for name in sorted(names, key=lambda each: not is_input[each]):
+        dtype = np.dtype(DTYPES[engine.get_tensor_dtype(name).name])
+        if is_input[name]:
+            array = np.ascontiguousarray(arrays[name], dtype)
             address = check(cuda.cudaMalloc(array.nbytes))
             kind = cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
             check(cuda.cudaMemcpy(address, array.ctypes.data, array.nbytes, kind))
             if not context.set_input_shape(name, array.shape):
                 raise RuntimeError(f"input {name} cannot be {list(array.shape)}")
         else:
-            size = int(np.prod(tuple(context.get_tensor_shape(name))))
-            item = np.dtype(trt.nptype(engine.get_tensor_dtype(name))).itemsize
-            address = check(cuda.cudaMalloc(size * item))
+            elements = int(np.prod(tuple(context.get_tensor_shape(name))))
+            address = check(cuda.cudaMalloc(elements * dtype.itemsize))
         context.set_tensor_address(name, int(address))
         addresses.append(address)
     return addresses

@@ -40,7 +40,7 @@ def test_nan_in_every_output_fails_the_gate_of_resnet18(lab: Lab) -> None:
 
 def test_int8_that_became_fp16_is_a_failed_build(lab: Lab) -> None:
     built = lab.modelreg(
-        *("build", "lenet:1", *IMPLICIT, "--target", lab.setting.target, "--toolchain", "trt"),
+        *("build", "lenet:1", *IMPLICIT, *lab.setting.where_words),
         *("--calibration", ROOT / "examples" / "lenet" / "calibration.npz"),
         expect=1,
     )

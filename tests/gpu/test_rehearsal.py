@@ -76,7 +76,9 @@ def test_only_the_script_starts_the_run() -> None:
         {"MODELREG_GPU_RESULTS": "/r", "MODELREG_GPU_TARGET": "sm_90", "MODELREG_GPU_TOOLCHAIN": "/t/python"}
     )
     assert (setting.device, setting.is_rehearsal, setting.image_size) == ("cuda", False, 224)
-    assert setting.build_words == ["--target", "sm_90", "--toolchain", "trt", "--builderOptimizationLevel", "2"]
+    assert setting.build_words == [
+        *("--target", "sm_90", "--toolchain", "trt", "--tacticSources", "none", "--builderOptimizationLevel", "2")
+    ]
 
 
 def test_an_engine_is_found_by_network_and_precision_in_version_1(tmp_path: Path) -> None:

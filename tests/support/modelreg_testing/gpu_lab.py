@@ -29,12 +29,14 @@ class Setting:
         target: What engines are built for.
         device: Where PyTorch runs.
         toolchain: The interpreter that has the full TensorRT; empty for the rehearsal on the CPU.
+        tactics: Where kernels may come from, for `--tacticSources`.
     """
 
     results: Path
     target: str
     device: str
     toolchain: str
+    tactics: str
 
     @property
     def is_rehearsal(self) -> bool:
@@ -42,11 +44,16 @@ class Setting:
         return not self.toolchain
 
     @property
-    def build_words(self) -> list[str]:
-        """Return what every `build` says about where and how."""
+    def where_words(self) -> list[str]:
+        """Return what every `build` says about where and with what."""
         if self.is_rehearsal:
             return ["--target", self.target]
-        return ["--target", self.target, "--toolchain", "trt", "--builderOptimizationLevel", "2"]
+        return ["--target", self.target, "--toolchain", "trt", "--tacticSources", self.tactics]
+
+    @property
+    def build_words(self) -> list[str]:
+        """Return the same with how hard it shall try: at level 3, ResNets take minutes."""
+        return self.where_words + ([] if self.is_rehearsal else ["--builderOptimizationLevel", "2"])
 
     @property
     def image_size(self) -> int:
@@ -61,7 +68,8 @@ def read_setting(environment: Mapping[str, str]) -> Setting:
         raise RuntimeError("these tests are started by tests/gpu/run.sh FOLDER")
     toolchain = environment.get("MODELREG_GPU_TOOLCHAIN", "")
     device = "cuda" if toolchain else "cpu"
-    return Setting(results=Path(results), target=target, device=device, toolchain=toolchain)
+    tactics = environment.get("MODELREG_GPU_TACTICS", "none")
+    return Setting(results=Path(results), target=target, device=device, toolchain=toolchain, tactics=tactics)
 
 
 class Recorder:
