@@ -6,10 +6,10 @@ import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from modelreg.builders.backends import builder_of, embedded_toolchain
+from modelreg.builders.backends import BUILDERS, embedded_toolchain
 from modelreg.builders.calibration import CalibrationSet, check_calibration_set
 from modelreg.builders.interface import Builder, BuildOptions, Cell
-from modelreg.builders.precision import Translation, translate
+from modelreg.builders.precision import Translation, translate, translate_implicit
 from modelreg.builders.recipe import Recipe, make_recipe
 from modelreg.registry import engines
 from modelreg.registry.database import Database
@@ -68,18 +68,18 @@ def prepare_cell(request: CellRequest) -> PreparedCell:
     source = cell.version.source
     if source.unbuildable:
         raise BuildError(f"{cell.version.reference} cannot be built: {'; '.join(source.unbuildable)}")
-    builder = builder_of(cell.toolchain.backend)
+    builder = BUILDERS[cell.toolchain.backend]
     reason = builder.refuse_target(cell.target, cell.toolchain)
     if reason:
         raise CellRefusedError(reason)
-    translation = translate(cell.precision, cell.toolchain.backend, cell.toolchain.version)
+    translation = _translate(cell, options)
     _require_op_types(options.op_types_to_exclude, known=source.node_counts)
     calibration = _calibration(cell, options)
     recipe = make_recipe(
         translation,
         options,
         backend=cell.toolchain.backend,
-        build=builder.default_recipe(options, source.signature),
+        part=builder.recipe_part(options, source.signature, cell.toolchain),
         calibration=calibration,
         tools={"onnx": importlib.metadata.version("onnx"), "onnxruntime": embedded_toolchain().version},
     )
@@ -109,6 +109,12 @@ def _plan(request: CellRequest, database: Database) -> CellPlan:
         warnings=prepared.warnings,
         recipe=prepared.recipe.body,
     )
+
+
+def _translate(cell: Cell, options: BuildOptions) -> Translation:
+    if options.tensorrt.implicit_calibration and cell.precision is Precision.INT8:
+        return translate_implicit(cell.toolchain.backend, cell.toolchain.version)
+    return translate(cell.precision, cell.toolchain.backend, cell.toolchain.version)
 
 
 def _require_op_types(op_types: Sequence[str], *, known: dict[str, int]) -> None:

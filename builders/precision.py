@@ -6,8 +6,10 @@ libraries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from modelreg.builders.trt_capabilities import has, version_numbers
 from modelreg.registry.errors import CellRefusedError, PrecisionError
 from modelreg.registry.words import Backend, Json, Precision
 
@@ -43,6 +45,9 @@ class Translation:
         variant: Kind of variant to make, or an empty string when the source is built as it is.
         settings: What the variant is made with; part of the recipe.
         flags: Backend flags, by name.
+        typing: `strong` or `weak` for TensorRT: whether the types in the model bind it; empty elsewhere.
+        pinned_ops: Op types that a weakly typed network is told to keep in FP32; None where types do that.
+        calibrates: Whether TensorRT finds INT8 ranges itself.
         steps: The same for people, one line each.
     """
 
@@ -50,6 +55,9 @@ class Translation:
     variant: str = ""
     settings: Json = field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    typing: str = ""
+    pinned_ops: tuple[str, ...] | None = None
+    calibrates: bool = False
     steps: tuple[str, ...] = ()
 
 
@@ -77,8 +85,28 @@ def _refused(
     return _Row(backend=backend, translation=translation, refusal=reason, first=first, before=before)
 
 
-_ORT, _RTX = Backend.ONNXRUNTIME, Backend.TENSORRT_RTX
+_ORT, _RTX, _TRT = Backend.ONNXRUNTIME, Backend.TENSORRT_RTX, Backend.TENSORRT
 _RTX_FIRST = (1, 4)
+_WEAK_FIRST, _STRONG_FIRST = (8, 6), (10, 12)
+"""TensorRT's types are hints before 10.12 for us, and bind from then on: NVIDIA recommends it from 10.12 on."""
+_INT8_SETTINGS: Json = {
+    "activation_type": "QInt8",
+    "activation_symmetric": True,  # the parser refuses zero points
+    "weight_type": "QInt8",
+    "weight_symmetric": True,
+    "per_channel": True,
+    "reduce_range": False,
+    "op_types": sorted(WEIGHTED_OPS),
+    "guard_excluded": False,
+    "options": {
+        "QuantizeBias": False,  # nor does it take INT32 that is dequantised
+        "AddQDQPairToWeight": False,  # weights stored in INT8; only older TensorRT needs Q nodes there
+        # Conv, bias, add and activation fuse only without Q/DQ between them.
+        "OpTypesToExcludeOutputQuantization": sorted(WEIGHTED_OPS),
+    },
+}
+"""INT8 for TensorRT of either kind, as Q/DQ nodes."""
+
 _TABLE: tuple[_Row, ...] = (
     _Row(
         backend=_ORT,
@@ -159,22 +187,7 @@ _TABLE: tuple[_Row, ...] = (
         translation=Translation(
             precision=Precision.INT8,
             variant="int8",
-            settings={
-                "activation_type": "QInt8",
-                "activation_symmetric": True,  # the parser refuses zero points
-                "weight_type": "QInt8",
-                "weight_symmetric": True,
-                "per_channel": True,
-                "reduce_range": False,
-                "op_types": sorted(WEIGHTED_OPS),
-                "guard_excluded": False,
-                "options": {
-                    "QuantizeBias": False,  # nor does it take INT32 that is dequantised
-                    "AddQDQPairToWeight": False,  # weights stored in INT8; only older TensorRT needs Q nodes there
-                    # Conv, bias, add and activation fuse only without Q/DQ between them.
-                    "OpTypesToExcludeOutputQuantization": sorted(WEIGHTED_OPS),
-                },
-            },
+            settings=_INT8_SETTINGS,
             steps=(
                 "a variant with Q/DQ nodes is made from the source: static, S8, symmetric, weights per channel",
                 "it is built strongly typed; biases and the outputs of weighted ops are not quantised",
@@ -196,6 +209,89 @@ _TABLE: tuple[_Row, ...] = (
     _refused(_ORT, Precision.FP8, "ONNX Runtime has no FP8 kernels on the CPU"),
     _refused(_ORT, Precision.BEST, "ONNX Runtime runs the types in the graph and chooses nothing; name one"),
 )
+
+
+def _weak(precision: Precision, *steps: str, **more: Any) -> _Row:
+    """Return a row of a weakly typed TensorRT: builder flags say what it may use, pins what it may not."""
+    translation = Translation(precision=precision, typing="weak", steps=steps, **more)
+    return _Row(backend=_TRT, translation=translation, first=_WEAK_FIRST, before=_STRONG_FIRST)
+
+
+_PINS: Json = {"pinned_ops": FP16_BLOCKED_OPS}
+_PIN_STEP = "op types that overflow in FP16, and what is excluded, are constrained to FP32"
+_WEAK_TABLE: tuple[_Row, ...] = (
+    _weak(Precision.FP32, "the source is built as it is, in FP32", "builder flag TF32 is cleared"),
+    _weak(Precision.TF32, "the source is built as it is, in FP32", "builder flag TF32 is set", flags=("TF32",)),
+    _weak(
+        Precision.FP16,
+        "the source is built as it is; builder flag FP16 lets TensorRT choose FP16 layer by layer",
+        _PIN_STEP,
+        flags=("FP16", "OBEY_PRECISION_CONSTRAINTS"),
+        **_PINS,
+    ),
+    _weak(
+        Precision.INT8,
+        "a variant with Q/DQ nodes is made from the source: static, S8, symmetric, weights per channel",
+        "builder flags INT8 and FP16 are set: what has no Q/DQ nodes may run in FP16",
+        _PIN_STEP,
+        variant="int8",
+        settings={**_INT8_SETTINGS, "options": {**_INT8_SETTINGS["options"], "AddQDQPairToWeight": True}},
+        flags=("FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"),
+        **_PINS,
+    ),
+    _weak(
+        Precision.BEST,
+        "the source is built as it is; TensorRT chooses among FP32, TF32 and FP16, whatever is fastest",
+        _PIN_STEP,
+        flags=("FP16", "OBEY_PRECISION_CONSTRAINTS", "TF32"),
+        **_PINS,
+    ),
+    replace(
+        _weak(
+            Precision.BF16,
+            "the source is built as it is; builder flag BF16 lets TensorRT choose BF16 layer by layer",
+            "what is excluded is constrained to FP32",
+            flags=("BF16", "OBEY_PRECISION_CONSTRAINTS"),
+            pinned_ops=(),
+        ),
+        first=(10, 0),
+    ),
+    _refused(_TRT, Precision.BF16, "TensorRT before 10 has no BF16", first=_WEAK_FIRST, before=(10, 0)),
+    _refused(_TRT, Precision.FP8, "FP8 variants are not made for it yet", first=_WEAK_FIRST, before=_STRONG_FIRST),
+    *(_refused(_TRT, precision, "TensorRT before 8.6 is not supported", before=_WEAK_FIRST) for precision in Precision),
+)
+_STRONG_TABLE: tuple[_Row, ...] = tuple(
+    replace(row, backend=_TRT, first=_STRONG_FIRST, translation=replace(row.translation, typing="strong"))
+    for row in _TABLE
+    if row.backend is _RTX and row.first == _RTX_FIRST
+)
+"""From 10.12 on, TensorRT is told what TensorRT-RTX is told: the types in the model bind both."""
+
+_ROWS = (*_TABLE, *_WEAK_TABLE, *_STRONG_TABLE)
+
+
+def translate_implicit(backend: Backend, version: str) -> Translation:
+    """
+    Return what TensorRT is told for INT8 whose ranges it finds itself, without Q/DQ nodes.
+
+    Raises:
+        CellRefusedError: This backend or version cannot.
+    """
+    if not has("implicit calibration", str(backend), version):
+        raise CellRefusedError(
+            f"{backend} {version} has no implicit calibration", hint="Leave --implicit-calibration out: Q/DQ is used."
+        )
+    return Translation(
+        precision=Precision.INT8,
+        flags=("FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"),
+        typing="weak",
+        pinned_ops=FP16_BLOCKED_OPS,
+        calibrates=True,
+        steps=(
+            "the source is built as it is; TensorRT finds INT8 ranges itself (implicit calibration)",
+            "builder flags FP16 and INT8 are set: TensorRT may choose either, or FP32, layer by layer",
+        ),
+    )
 
 
 def translate(precision: Precision, backend: Backend, version: str) -> Translation:
@@ -223,20 +319,7 @@ def offered(backend: Backend, version: str) -> list[str]:
 
 def _rows(backend: Backend, version: str) -> list[_Row]:
     numbers = version_numbers(version)
-    return [row for row in _TABLE if row.backend is backend and row.first <= numbers < row.before]
-
-
-def version_numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: `10.12.0.36+x` gives (10, 12, 0, 36)."""
-    numbers: list[int] = []
-    for part in version.split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        numbers.append(int(digits))
-        if digits != part:
-            break
-    return tuple(numbers)
+    return [row for row in _ROWS if row.backend is backend and row.first <= numbers < row.before]
 
 
 def require_precision(realised: Json, *, asked: Precision) -> None:
@@ -256,7 +339,7 @@ def require_precision(realised: Json, *, asked: Precision) -> None:
     unwanted = realised.get("unwanted")
     if unwanted:
         raise PrecisionError(f"nodes that were excluded became {asked} all the same: {', '.join(map(str, unwanted))}")
-    if asked is not Precision.FP32 and not realised.get("converted"):
+    if asked not in (Precision.FP32, Precision.BEST) and not realised.get("converted"):
         raise PrecisionError(
             f"{asked} was asked, but no node became {asked}: {realised.get('note') or 'nothing was eligible'}",
             hint="Build fp32 instead, or exclude fewer nodes.",

@@ -101,7 +101,7 @@ def _print(
 def _is_implied(difference: Difference) -> bool:
     """Return whether the line only repeats that one side has no such engine; the JSON document has it all."""
     field = difference.field
-    is_detail = " gate " in field or field.endswith((" recipe", " backend version", " size", " verdict"))
+    is_detail = " gate " in field or field.endswith((" recipe", " backend version", " size", " verdict", " origin"))
     return is_detail and not (difference.left and difference.right)
 
 

@@ -11,6 +11,7 @@ from modelreg.cli.activations import pointer_document
 from modelreg.cli.cells import (
     engine_document,
     explain_gate,
+    explain_import,
     explain_realised,
     print_engines,
     print_gates,
@@ -187,11 +188,13 @@ def _print_source(facts: _Facts) -> None:
 
 
 def _print_troubles(facts: _Facts) -> None:
-    """Say below the table why an engine failed or does not pass."""
+    """Say below the table why an engine failed or does not pass, and which were not built here."""
     lines: list[str] = []
     for candidate in facts.candidates:
         engine = candidate.engine
         name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
+        if origin := explain_import(engine):
+            lines.append(f"{name}: {origin}")
         if engine.error:
             lines.append(f"{name}: {engine.error}; `modelreg show {facts.version.reference} --log {engine.id}`")
         validation = facts.validations.get(engine.id)

@@ -68,6 +68,8 @@ def task_gates(ranks: RankMetrics | None, *, policy: Policy, subject: str) -> li
 
 def realised_gate(engine: EngineRecord) -> GateResult:
     """Return whether the engine became the precision that was asked for, as read back after the build."""
+    if "unknown" in engine.realised:
+        return skipped_gate(REALISED, "engine", "it was built elsewhere, and what became of its layers is not known")
     stayed = engine.realised.get("stayed", [])
     reason = ""
     if stayed:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from modelreg.builders.precision import offered, require_precision, translate, version_numbers
+from modelreg.builders.precision import offered, require_precision, translate
+from modelreg.builders.trt_capabilities import version_numbers
 from modelreg.registry.errors import BuildError, CellRefusedError, PrecisionError
 from modelreg.registry.words import Backend, Precision
 
@@ -88,8 +89,8 @@ def test_what_the_cpu_cannot_do_is_refused_with_the_reason(precision: Precision,
     assert "fp32, fp16, int8" in caught.value.hint()
 
 
-def test_a_backend_without_rows_is_refused() -> None:
-    with pytest.raises(BuildError, match="nothing is known about building fp16 with tensorrt 5"):
+def test_a_version_that_is_too_old_is_refused() -> None:
+    with pytest.raises(BuildError, match=r"fp16 cannot be built with tensorrt 5\.0: TensorRT before 8\.6"):
         translate(Precision.FP16, Backend.TENSORRT, "5.0")
     assert offered(Backend.TENSORRT, "5.0") == []
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from modelreg.builders.calibration import CalibrationSet
-from modelreg.builders.interface import BuildOptions, CalibrationOptions
+from modelreg.builders.interface import BackendPart, BuildOptions, CalibrationOptions
 from modelreg.builders.precision import translate
 from modelreg.builders.recipe import Recipe, make_recipe, variant_recipe_digest
 from modelreg.registry.digests import canonical_json, json_digest
@@ -27,7 +27,7 @@ def recipe(
         translate(precision, Backend.ONNXRUNTIME, "1.23.0"),
         options,
         backend=Backend.ONNXRUNTIME,
-        build={"optimisation_level": level},
+        part=BackendPart(body={"optimisation_level": level}),
         calibration=calibration,
         tools=tools or TOOLS,
     )

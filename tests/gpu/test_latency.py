@@ -82,7 +82,7 @@ def plan_of(lab: Lab, network: str, precision: str) -> Plan:
     return Plan(
         path=lab.plans[f"{network} {precision}"],
         digest=engine["plan"],
-        backend=engine["backend"],
+        version=engine["backend_version"],
         target=lab.setting.target,
         python=lab.setting.toolchain,
     )

@@ -7,16 +7,15 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import modelreg.runtime
 from modelreg.registry.toolchains.process import Worker
 from modelreg.registry.words import Backend
-from modelreg.runtime.runner import WorkerRunner
+from modelreg.runtime.runner import GpuLoad, Timing, WorkerRunner
 from modelreg_testing.checkout import ROOT
 
 Json = dict[str, Any]
@@ -24,9 +23,7 @@ Timer = Callable[[], list[float]]
 """Returns the milliseconds of each run of one turn."""
 
 ROUNDS = 5
-WARMUP_MS = 50.0
-TURN_S = 0.15
-TURN_RUNS = 64
+TIMING = Timing(warmup_ms=50.0, duration_s=0.15, iterations=64)
 _WAIT_S = 120.0
 
 
@@ -36,7 +33,7 @@ class Plan:
 
     path: Path
     digest: str
-    backend: str
+    version: str
     target: str
     python: str
 
@@ -78,32 +75,27 @@ def tensorrt_timers(plan: Plan, log: Path) -> Iterator[Callable[[Json], dict[str
 
     Both run in the toolchain's interpreter, in two processes that live until the end.
     """
-    ours, theirs = Path(str(modelreg.runtime.__file__)).with_name("trt.py"), ROOT / "tests" / "gpu" / "bare_trt.py"
+    gpu = GpuLoad(digest=plan.digest, version=plan.version, built_for=(plan.target,), target=plan.target)
+    job, timing = ROOT / "tests" / "gpu" / "bare_trt.py", asdict(TIMING)
     with contextlib.ExitStack() as stack:
-        runner = stack.enter_context(Worker.start(plan.python, ours, log_path=log))
-        bare = stack.enter_context(Worker.start(plan.python, theirs, log_path=log.with_suffix(".bare.log")))
-        where = {"path": str(plan.path), "digest": plan.digest, "backend": plan.backend, "target": plan.target}
-        runner.call("load", {**where, "host_code": False}, timeout_s=_WAIT_S)
-        bare.call("load", where, timeout_s=_WAIT_S)
+        runner = stack.enter_context(
+            WorkerRunner(plan.path, backend=Backend.TENSORRT, python=plan.python, log_path=log, gpu=gpu)
+        )
+        bare = stack.enter_context(Worker.start(plan.python, job, log_path=log.with_suffix(".bare.log")))
+        bare.call("load", {"path": str(plan.path)}, timeout_s=_WAIT_S)
 
         def make(inputs: Json) -> dict[str, Timer]:
             return {
-                "runner": _worker_timer(runner, inputs, cuda_graph=False),
-                "bare": _worker_timer(bare, inputs, cuda_graph=False),
-                "runner_graph": _worker_timer(runner, inputs, cuda_graph=True),
+                "runner": lambda: _as_list(runner.bench(inputs, TIMING)),
+                "bare": lambda: _as_list(bare.call("bench", timing, inputs, timeout_s=_WAIT_S)[1]["gpu_ms"]),
+                "runner_graph": lambda: _as_list(runner.bench(inputs, replace(TIMING, cuda_graph=True))),
             }
 
         yield make
 
 
-def _worker_timer(worker: Worker, inputs: Json, *, cuda_graph: bool) -> Timer:
-    request = {"warmup_ms": WARMUP_MS, "duration_s": TURN_S, "iterations": TURN_RUNS, "cuda_graph": cuda_graph}
-
-    def timer() -> list[float]:
-        _, arrays = worker.call("bench", request, inputs, timeout_s=_WAIT_S)
-        return [float(sample) for sample in arrays["gpu_ms"]]
-
-    return timer
+def _as_list(samples: Any) -> list[float]:
+    return [float(sample) for sample in samples]
 
 
 @contextmanager
@@ -152,11 +144,11 @@ def _cuda_ms(torch: Any, run: Callable[[], Any]) -> list[float]:
     samples: list[float] = []
     with torch.inference_mode():
         began = time.monotonic()
-        while (time.monotonic() - began) * 1000 < WARMUP_MS:
+        while (time.monotonic() - began) * 1000 < TIMING.warmup_ms:
             run()
             torch.cuda.synchronize()
         began = time.monotonic()
-        while len(samples) < TURN_RUNS or time.monotonic() - began < TURN_S:
+        while len(samples) < TIMING.iterations or time.monotonic() - began < TIMING.duration_s:
             pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(16)]
             for first, second in pairs:
                 first.record()
