@@ -23,7 +23,6 @@ fi
 mkdir -p "$1" || exit 1
 results=$(cd "$1" && pwd)
 python=${PYTHON:-python3}
-cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
 if [[ $rehearse ]]; then
     unset MODELREG_GPU_TOOLCHAIN
@@ -41,9 +40,11 @@ else
         fi
         export MODELREG_GPU_TARGET=sm_$capability
     fi
+    MODELREG_GPU_TOOLCHAIN=$(realpath -s "$MODELREG_GPU_TOOLCHAIN")
     export MODELREG_GPU_TOOLCHAIN
 fi
 
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 limit=${MODELREG_GPU_LIMIT_S:-480}
 export MODELREG_GPU_RESULTS=$results
 MODELREG_GPU_UNTIL=$(($(date +%s) + limit))

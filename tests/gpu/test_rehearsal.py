@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from modelreg.config.settings import load_settings
 from modelreg_testing.checkout import ROOT
 from modelreg_testing.gpu_lab import Recorder, read_setting
 from modelreg_testing.gpu_report import render
@@ -79,6 +80,18 @@ def test_only_the_script_starts_the_run() -> None:
     assert setting.build_words == [
         *("--target", "sm_90", "--toolchain", "trt", "--tacticSources", "none", "--builderOptimizationLevel", "2")
     ]
+
+
+@pytest.mark.parametrize(("toolchain", "serving"), [("", ()), ("/t/python", ("/t/python",))])
+def test_the_registry_knows_what_its_channel_requires_and_what_loads_plans(
+    tmp_path: Path, toolchain: str, serving: tuple[str, ...]
+) -> None:
+    environment = {"MODELREG_GPU_RESULTS": "/r", "MODELREG_GPU_TARGET": "sm_90", "MODELREG_GPU_TOOLCHAIN": toolchain}
+    path = tmp_path / "config.toml"
+    path.write_text(read_setting(environment).home_settings)
+    settings = load_settings(path)
+    assert settings.channel_targets("production") == ("sm_90",)
+    assert settings.serve_python == serving
 
 
 def test_an_engine_is_found_by_network_and_precision_in_version_1(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ LENET = ROOT / "examples" / "lenet"
 REFERENCES = ROOT / "tests" / "gpu" / "references.py"
 NETWORKS = ("lenet", "resnet18")
 PRECISIONS = ("fp32", "fp16", "int8")
-CHANNEL_SETTINGS = '\n[channels.production]\ntargets = ["{target}"]\n'
 
 each_network = pytest.mark.parametrize("network", NETWORKS)
 each_precision = pytest.mark.parametrize("precision", PRECISIONS)
@@ -25,9 +24,8 @@ each_precision = pytest.mark.parametrize("precision", PRECISIONS)
 
 def test_a_registry_is_made_whose_channel_requires_this_gpu(lab: Lab) -> None:
     lab.modelreg("init")
-    config = lab.home / "config.toml"
-    before = config.read_text() if config.exists() else ""
-    config.write_text(before + CHANNEL_SETTINGS.format(target=lab.setting.target))
+    with (lab.home / "config.toml").open("a") as config:
+        config.write(f"\n{lab.setting.home_settings}")
     lab.modelreg("doctor")
 
 

@@ -56,6 +56,12 @@ class Setting:
         return self.where_words + ([] if self.is_rehearsal else ["--builderOptimizationLevel", "2"])
 
     @property
+    def home_settings(self) -> str:
+        """Return what the registry's `config.toml` says: the target of the channel, and what loads plans here."""
+        channel = f'[channels.production]\ntargets = ["{self.target}"]\n'
+        return channel if self.is_rehearsal else f'[serve]\npython = ["{self.toolchain}"]\n\n{channel}'
+
+    @property
     def image_size(self) -> int:
         """Return the side of the images that ResNets get."""
         return 96 if self.is_rehearsal else 224
