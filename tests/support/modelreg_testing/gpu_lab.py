@@ -135,7 +135,7 @@ class Lab:
         """Return the registry's folder."""
         return self.folder / ".modelreg"
 
-    def modelreg(self, *words: object, expect: int = 0, timeout_s: float = 240.0) -> Finished:
+    def modelreg(self, *words: object, expect: int | tuple[int, ...] = 0, timeout_s: float = 240.0) -> Finished:
         """
         Run `modelreg` in a process of its own.
 
@@ -148,7 +148,8 @@ class Lab:
             log.write(f"$ {said}\n{finished.out[-40_000:]}{finished.err[-20_000:]}")
             log.write(f"[exit {finished.code}, {finished.seconds:.1f} s]\n\n")
         printed = f"{finished.out[-_TAIL:]}\n{finished.err[-_TAIL:]}"
-        assert finished.code == expect, f"`{said}` ended with {finished.code} instead of {expect}:\n{printed}"
+        expected = expect if isinstance(expect, tuple) else (expect,)
+        assert finished.code in expected, f"`{said}` ended with {finished.code} instead of {expect}:\n{printed}"
         return finished
 
     def make_resnet(self, arch: str, *words: object) -> Path:
