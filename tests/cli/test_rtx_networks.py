@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 
@@ -18,7 +17,7 @@ from modelreg.registry.plans import PlanHeader, read_plan_header
 from modelreg.registry.storage.open import open_storage
 from modelreg_testing.cli import Shop, run_cli, save_npz
 from modelreg_testing.example_files import example_module, resnet18_files
-from modelreg_testing.light_models import light_model
+from modelreg_testing.networks import light_model
 from modelreg_testing.once import made_once
 from modelreg_testing.toolchains import needs_rtx, rtx_toolchain
 
@@ -38,14 +37,12 @@ class Network:
     Attributes:
         files: Makes the ONNX and the calibration set.
         weighted: How many nodes INT8 must reach.
-        kept: Nodes that stay in FP32 when FP16 is asked.
         int8_shrinks: Whether the INT8 plan must be smaller than the FP16 one. Where each layer is small, the kernels
             and scales of INT8 weigh more than its weights save; grouped convolutions are even padded.
     """
 
     files: Callable[[pytest.TempPathFactory], tuple[Path, Path]]
     weighted: int
-    kept: tuple[str, ...] = ()
     int8_shrinks: bool = False
 
 
@@ -70,8 +67,8 @@ def light(name: str) -> Callable[[pytest.TempPathFactory], tuple[Path, Path]]:
 
 NETWORKS = {
     "resnet18": Network(files=resnet18, weighted=21, int8_shrinks=True),
-    "squeezenet": Network(files=light("squeezenet"), weighted=26, kept=("Softmax",)),
-    "shufflenet": Network(files=light("shufflenet"), weighted=50, kept=("Softmax",)),
+    "squeezenet": Network(files=light("squeezenet"), weighted=26),
+    "shufflenet": Network(files=light("shufflenet"), weighted=50),
 }
 
 
@@ -148,7 +145,7 @@ def test_every_plan_became_what_was_asked(built: Built) -> None:
             assert (realised["converted"], realised["eligible"]) == (built.network.weighted, built.network.weighted)
         if precision == "fp16":
             assert realised["converted"] == realised["eligible"] > built.network.weighted
-            assert tuple(label.split("(")[1].rstrip(")") for label in realised["kept"]) == built.network.kept
+            assert realised["kept"] == []
 
 
 def test_half_the_bits_make_about_half_the_plan_and_a_quarter_less_again_where_weights_rule(built: Built) -> None:
@@ -168,14 +165,3 @@ def test_one_variant_serves_every_target_and_engines_are_reused(built: Built) ->
     words = ("build", f"{built.name}:1", "--target", ",".join(TARGETS), "--precision", "fp32,fp16", "--json")
     again = run_cli(*words, home=built.home).document["cells"]
     assert {cell["status"] for cell in again} == {"reused"}
-
-
-def test_a_light_model_has_weights_as_networks_have() -> None:
-    model = light_model("squeezenet")
-    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    assert not any(node.op_type == "ConstantOfShape" for node in model.graph.node)
-    assert [value.name for value in model.graph.input] == ["data_0"]
-    kernels = [weight for weight in weights.values() if weight.ndim == 4]
-    assert len(kernels) == 26
-    for kernel in kernels:
-        assert np.isclose(kernel.std(), np.sqrt(2 / np.prod(kernel.shape[1:])), rtol=0.1)
