@@ -220,7 +220,7 @@ class Database:
         return DatabaseError(f"database {self.name}: {str(error).splitlines()[0]}")
 
     def _require_writable(self) -> None:
-        if self._file and self._file.path.exists() and (obstacle := self._file.obstacle()):
+        if self._file and (obstacle := self._file.obstacle()) and self._file.path.exists():
             raise obstacle
 
     def _own(self) -> None:

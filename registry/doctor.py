@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from modelreg.registry import blobs, events, releases
 from modelreg.registry.chains import HISTORY_HINT, find_history_faults
+from modelreg.registry.channel_states import Disagreement, compare, read_channel_state
 from modelreg.registry.database import Database
 from modelreg.registry.errors import (
     BusyError,
@@ -22,13 +23,7 @@ from modelreg.registry.errors import (
 )
 from modelreg.registry.manifest import parse_manifest
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.settling import (
-    Disagreement,
-    compare,
-    read_channel_state,
-    require_known_version,
-    settle_channel,
-)
+from modelreg.registry.settling import require_known_version, settle_channel
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.words import Word
 
@@ -162,7 +157,8 @@ class Doctor:
             findings = self._served_findings(subject, model, channel)
             if self.database is None:
                 return findings
-            found = compare(read_channel_state(self.database, model=model, channel=channel), pointer)
+            with self.database.read() as connection:
+                found = compare(read_channel_state(connection, model=model, channel=channel), pointer)
             if found.behind and pointer is not None:
                 self._require_known(self.database, pointer)
         except ModelregError as error:
@@ -255,7 +251,7 @@ def _agreement_findings(subject: str, found: Disagreement) -> list[Finding]:
             f"a {operation.kind} by {operation.owner.get('host', '?')} pid {operation.owner.get('pid', '?')} is open",
             "The next promote or rollback settles it, or run `modelreg doctor --fix`.",
         )
-        for operation in found.state.open
+        for operation in found.open
     ]
     if found.behind and not found.ahead:
         findings.append(

@@ -5,13 +5,11 @@ An outcome is recorded whatever state its intent is in: the pointer has moved, a
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import sqlalchemy as sa
 
 from modelreg.registry.clock import utc_now
-from modelreg.registry.database import insert_row
 from modelreg.registry.digests import canonical_json
 from modelreg.registry.errors import BusyError, NotFoundError
 from modelreg.registry.events import append_event
@@ -26,10 +24,11 @@ from modelreg.registry.schema import (
     operation,
     release,
 )
+from modelreg.registry.statements import Statement
 from modelreg.registry.words import ActivationKind, Json, OperationState
 
-_INSERT_OPERATION = sa.insert(operation)
-_COMMIT_OPERATION = (
+_INSERT_OPERATION = Statement(sa.insert(operation).returning(operation.c.id))
+_COMMIT_OPERATION = Statement(
     sa.update(operation)
     .where(operation.c.id == sa.bindparam("operation_id"), operation.c.state != OperationState.COMMITTED.value)
     .values(state=OperationState.COMMITTED.value, updated_at=sa.bindparam("now"), error="")
@@ -82,7 +81,7 @@ def begin_operation(
         "channel_id": channel_id,
         "release_id": release_id,
         "expected_generation": pointer.generation - 1,
-        "pointer": json.loads(pointer.to_bytes()),
+        "pointer": pointer.to_json(),
         "state": OperationState.PREPARED.value,
         "owner": owner,
         "error": "",
@@ -91,7 +90,7 @@ def begin_operation(
         "created_by": actor,
     }
     try:
-        operation_id = insert_row(connection, _INSERT_OPERATION, row)
+        operation_id: int = _INSERT_OPERATION.scalar(connection, **row)
     except sa.exc.IntegrityError as error:
         if not _is_open_clash(error):
             raise
@@ -152,7 +151,7 @@ def commit_operation(
     """
     if pointer.txn != operation.txn:
         raise ValueError(f"pointer {pointer.txn} does not settle operation {operation.txn}")
-    release_id = connection.execute(_COMMIT_OPERATION, {"operation_id": operation.id, "now": utc_now()}).scalar()
+    release_id = _COMMIT_OPERATION.scalar(connection, operation_id=operation.id, now=utc_now())
     if release_id is None:
         with decoding("activation"):
             return find_activation(connection, txn=pointer.txn)

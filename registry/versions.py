@@ -20,6 +20,7 @@ from modelreg.registry.records import SourceInfo, VersionRecord
 from modelreg.registry.references import ModelReference, check_name
 from modelreg.registry.rows import decoding
 from modelreg.registry.schema import activation, blob, channel, model, release, version, version_file
+from modelreg.registry.statements import Row, Statement
 from modelreg.registry.suggestions import say_close
 from modelreg.registry.words import BlobKind, Json
 
@@ -53,16 +54,18 @@ _SELECT = sa.select(
     version.c.created_at,
     version.c.created_by,
 ).join_from(version, model)
-_BY_SOURCE = _SELECT.where(
-    model.c.name == sa.bindparam("model_name"), version.c.source_digest == sa.bindparam("digest")
+_BY_SOURCE = Statement(
+    _SELECT.where(model.c.name == sa.bindparam("model_name"), version.c.source_digest == sa.bindparam("digest"))
 )
-_BY_NUMBER = _SELECT.where(model.c.name == sa.bindparam("model_name"), version.c.number == sa.bindparam("wanted"))
-_NEWEST_FIRST = (
+_BY_NUMBER = Statement(
+    _SELECT.where(model.c.name == sa.bindparam("model_name"), version.c.number == sa.bindparam("wanted"))
+)
+_NEWEST_FIRST = Statement(
     _SELECT.where(version.c.model_id == sa.bindparam("of_model"), version.c.number <= sa.bindparam("up_to"))
     .order_by(version.c.number.desc())
     .limit(sa.bindparam("rows", type_=sa.Integer))
 )
-_ACTIVE = (
+_ACTIVE = Statement(
     _SELECT.join(release, release.c.version_id == version.c.id)
     .join(activation, activation.c.release_id == release.c.id)
     .where(activation.c.channel_id == sa.bindparam("of_channel"))
@@ -74,11 +77,17 @@ _FIND_CHANNEL = (
     .join_from(channel, model)
     .where(model.c.name == sa.bindparam("model"), channel.c.name == sa.bindparam("channel"))
 )
-_FILES = (
+_SELECT_FILES = (
     sa.select(version_file.c.version_id, version_file.c.path, version_file.c.blob_digest, blob.c.size_bytes)
     .join_from(version_file, blob)
-    .where(version_file.c.version_id.in_(sa.bindparam("versions", expanding=True)))
     .order_by(version_file.c.version_id, version_file.c.position)
+)
+_FILES = Statement(_SELECT_FILES.where(version_file.c.version_id == sa.bindparam("of_version")))
+_FILES_OF_PAGE = Statement(
+    _SELECT_FILES.join(version, version.c.id == version_file.c.version_id).where(
+        version.c.model_id == sa.bindparam("of_model"),
+        version.c.number.between(sa.bindparam("oldest"), sa.bindparam("newest")),
+    )
 )
 
 _MODEL_NAMES = sa.select(model.c.name).order_by(model.c.name)
@@ -220,7 +229,19 @@ def list_versions(
     if model_id is None:
         _not_found(connection, ModelReference(model=model))
     up_to = _LARGEST if before is None else before - 1
-    return _many(connection, _NEWEST_FIRST, of_model=model_id, up_to=up_to, rows=limit)
+    return _page(connection, model_id, up_to=up_to, limit=limit)
+
+
+@decoding("version")
+def _page(connection: sa.Connection, model_id: int, *, up_to: int, limit: int) -> list[VersionRecord]:
+    rows = _NEWEST_FIRST.rows(connection, of_model=model_id, up_to=up_to, rows=limit)
+    if not rows:
+        return []
+    files: dict[int, tuple[StoredFile, ...]] = {}
+    found = _FILES_OF_PAGE.rows(connection, of_model=model_id, oldest=rows[-1].number, newest=rows[0].number)
+    for version_id, *file in found:
+        files[version_id] = (*files.get(version_id, ()), _file(*file))
+    return [_version(row, files.get(row.id, ())) for row in rows]
 
 
 def _record_files(connection: sa.Connection, version_id: int, files: Sequence[StoredFile]) -> None:
@@ -247,29 +268,19 @@ def _source_row(source: SourceInfo) -> Json:
     }
 
 
-def _one(connection: sa.Connection, statement: sa.Select[Any], **parameters: Any) -> VersionRecord | None:
-    found = _many(connection, statement, **parameters)
-    return found[0] if found else None
-
-
 @decoding("version")
-def _many(connection: sa.Connection, statement: sa.Select[Any], **parameters: Any) -> list[VersionRecord]:
-    rows = connection.execute(statement, parameters).all()
-    files = _files(connection, [row[0] for row in rows])
-    return [_version(row, files.get(row[0], ())) for row in rows]
+def _one(connection: sa.Connection, statement: Statement, **parameters: Any) -> VersionRecord | None:
+    row = statement.first(connection, **parameters)
+    if row is None:
+        return None
+    return _version(row, tuple(_file(*file) for _, *file in _FILES.rows(connection, of_version=row.id)))
 
 
-def _files(connection: sa.Connection, ids: list[int]) -> dict[int, tuple[StoredFile, ...]]:
-    if not ids:
-        return {}
-    found: dict[int, tuple[StoredFile, ...]] = {}
-    for version_id, path, digest, size_bytes in connection.execute(_FILES, {"versions": ids}):
-        file = StoredFile(path=path, digest=digest, size_bytes=size_bytes)
-        found[version_id] = (*found.get(version_id, ()), file)
-    return found
+def _file(path: str, digest: str, size_bytes: int) -> StoredFile:
+    return StoredFile(path=path, digest=digest, size_bytes=size_bytes)
 
 
-def _version(row: Sequence[Any], files: tuple[StoredFile, ...]) -> VersionRecord:
+def _version(row: Row, files: tuple[StoredFile, ...]) -> VersionRecord:
     # Unpacked in the order of _SELECT: by name, a hundred rows take half as long again.
     key, name, number, digest, signature, opsets, ir, producer, nodes, parameters, unbuildable, warnings, *rest = row
     message, tags, created_at, created_by = rest

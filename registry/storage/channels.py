@@ -32,7 +32,14 @@ from modelreg.registry.storage.rules import (
     parse_channel_pointer,
     require_expected,
 )
-from modelreg.registry.storage.writing import READ_ONLY_MODE, TEMPORARY_SUFFIX, discard, nonce, temporary_file
+from modelreg.registry.storage.writing import (
+    READ_ONLY_MODE,
+    TEMPORARY_SUFFIX,
+    discard,
+    nonce,
+    temporary_file,
+    temporary_files,
+)
 
 _SWAP_PATIENCE_S = 30.0
 _READ_BYTES = 1 << 16
@@ -182,10 +189,7 @@ class LocalChannels:
 
     def _write(self, place: ChannelPlace, new: Pointer) -> None:
         data = new.to_bytes()
-        with (
-            temporary_file(self._ops, place.folder, data, mode=READ_ONLY_MODE) as document,
-            temporary_file(self._ops, place.folder, data) as pointer,
-        ):
+        with temporary_files(self._ops, place.folder, data, modes=(READ_ONLY_MODE, None)) as (document, pointer):
             self._reserve(place, new, document)
             self._commit(place, new, pointer)
         self._point_current(place, new.release)
