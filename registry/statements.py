@@ -31,30 +31,37 @@ class Statement:
 
     def rows(self, connection: sa.Connection, /, **parameters: Any) -> list[Row]:
         """Run it and return every row."""
+        tuples, _, prepared = self._run(connection, parameters)
+        return [*map(prepared.make_row, tuples)]
+
+    def tuples(self, connection: sa.Connection, /, **parameters: Any) -> Sequence[Sequence[Any]]:
+        """Run it and return every row without the names of its columns, for results of many rows."""
         return self._run(connection, parameters)[0]
 
     def first(self, connection: sa.Connection, /, **parameters: Any) -> Row | None:
         """Run it and return the first row, or None."""
-        rows, _ = self._run(connection, parameters)
-        return rows[0] if rows else None
+        tuples, _, prepared = self._run(connection, parameters)
+        return prepared.make_row(tuples[0]) if tuples else None
 
     def scalar(self, connection: sa.Connection, /, **parameters: Any) -> Any:
         """Run it and return the first column of the first row, or None."""
-        rows, _ = self._run(connection, parameters)
-        return rows[0][0] if rows else None
+        tuples, _, _ = self._run(connection, parameters)
+        return tuples[0][0] if tuples else None
 
     def execute(self, connection: sa.Connection, /, **parameters: Any) -> int:
         """Run it and return how many rows it changed."""
         return self._run(connection, parameters)[1]
 
-    def _run(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> tuple[list[Row], int]:
+    def _run(
+        self, connection: sa.Connection, parameters: Mapping[str, Any]
+    ) -> tuple[Sequence[Sequence[Any]], int, _Prepared]:
         dialect = connection.dialect
         prepared = self._prepared.get(dialect) or self._prepare(dialect, given=parameters)
         values = prepared.encode(parameters)
         cursor = connection.connection.cursor()
         try:
             cursor.execute(prepared.text, values)
-            return prepared.decode(cursor), cursor.rowcount
+            return prepared.decode(cursor), cursor.rowcount, prepared
         except dialect.loaded_dbapi.Error as error:
             base = dialect.loaded_dbapi.Error
             raise sa.exc.DBAPIError.instance(prepared.text, values, error, base, dialect=dialect) from error
@@ -90,7 +97,7 @@ class _Prepared:
         self._decoders: list[tuple[int, _Convert]] | None = None
         make_class: Any = namedtuple  # which checkers allow with literal names alone
         row = make_class("Row", self._columns.keys())
-        self._make_row: Callable[[Iterable[Any]], Row] = row._make
+        self.make_row: Callable[[Iterable[Any]], Row] = row._make
 
     def encode(self, parameters: Mapping[str, Any]) -> Any:
         """Return what the driver wants: a list in its order, or a mapping by name."""
@@ -101,22 +108,20 @@ class _Prepared:
             values[name] = convert(values[name])
         return values if self._order is None else [values[name] for name in self._order]
 
-    def decode(self, cursor: sa.engine.interfaces.DBAPICursor) -> list[Row]:
-        """Fetch every row; an empty list where the statement returns none."""
+    def decode(self, cursor: sa.engine.interfaces.DBAPICursor) -> Sequence[Sequence[Any]]:
+        """Fetch every row; nothing where the statement returns none."""
         if not len(self._columns):
-            return []
+            return ()
         if self._decoders is None:
             self._decoders = self._find_decoders(cursor.description)
-        rows = cursor.fetchall()
-        if not self._decoders:
-            return [self._make_row(row) for row in rows]
-        decoded = []
-        for row in rows:
-            values = list(row)
-            for index, convert in self._decoders:
-                values[index] = convert(values[index])
-            decoded.append(self._make_row(values))
-        return decoded
+        fetched: Sequence[Sequence[Any]] = cursor.fetchall()
+        return [*map(self._decode, fetched)] if self._decoders else fetched
+
+    def _decode(self, row: Sequence[Any]) -> Sequence[Any]:
+        values = list(row)
+        for index, convert in self._decoders or ():
+            values[index] = convert(values[index])
+        return values
 
     def _find_decoders(self, description: Sequence[Any]) -> list[tuple[int, _Convert]]:
         # Some depend on what the driver says that a column is.

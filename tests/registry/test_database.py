@@ -491,7 +491,9 @@ print("\\n".join(sys.modules))
     assert not loaded & unwanted
 
 
-@pytest.mark.parametrize("name", ["blobs", "engines", "events", "operations", "releases", "validations", "versions"])
+@pytest.mark.parametrize(
+    "name", ["blobs", "engines", "events", "operations", "releases", "validations", "version_rows", "versions"]
+)
 def test_every_statement_compiles_for_postgresql(name: str) -> None:
     import importlib
 

@@ -9,13 +9,23 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
 from modelreg.registry.errors import DatabaseError
 from modelreg.registry.schema import channel, engine, event, model, version
 from modelreg.registry.statements import Statement, _Prepared
-from modelreg_testing.registry import add_engine, add_version, make_database, populate
+from modelreg_testing.registry import add_engine, add_version, digest_of, make_database, make_source, populate
 
-MODULES = ("channel_states", "engines", "events", "golden_sets", "operations", "releases", "validations", "versions")
+MODULES = (
+    "channel_states",
+    "engines",
+    "events",
+    "golden_sets",
+    "operations",
+    "releases",
+    "validations",
+    "version_rows",
+)
 WHEN = datetime(2026, 11, 30, 9, 30, tzinfo=timezone.utc)
 NEW_MODEL = {"next_version": 1, "created_at": WHEN, "created_by": "tester"}
 INSERT_MODEL = Statement(sa.insert(model).returning(model.c.id))
@@ -45,12 +55,17 @@ def database(tmp_path: Path) -> Iterator[Database]:
 @pytest.mark.parametrize("name", kept_queries())
 def test_a_kept_query_gives_what_sqlalchemy_gives(name: str, database: Database) -> None:
     populate(database)
+    with database.write() as connection:
+        files = [StoredFile(path=f"file{number}", digest=digest_of(number), size_bytes=number) for number in range(3)]
+        several = add_version(connection, source=make_source("several", files=files))
     statement = kept_queries()[name]
     with database.read() as connection:
         prepared = _Prepared(statement.element, connection.dialect, given=())
         texts = {"model": "resnet50", "model_name": "resnet50", "channel": "production"}
         texts["digest"] = connection.execute(sa.select(version.c.source_digest)).scalars().first() or ""
         numbers = {"up_to": 100, "rows": 100, "newest": 100}
+        if "MORE_FILES" in name:
+            numbers["of_version"] = several.id
         parameters: dict[str, Any] = {key: texts.get(key, numbers.get(key, 1)) for key in prepared.names}
         wanted = connection.execute(statement.element, parameters).all()
         found = statement.rows(connection, **parameters)

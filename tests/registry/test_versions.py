@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from modelreg.registry import channel_states, golden_sets, schema, validations, versions
+from modelreg.registry import channel_states, golden_sets, schema, validations, version_rows, versions
 from modelreg.registry.blobs import list_blobs
 from modelreg.registry.clock import utc_now
 from modelreg.registry.contents import StoredFile
@@ -215,16 +215,16 @@ def test_no_query_of_a_listing_or_a_promotion_scans_a_large_table(database: Data
     """Plans of the queries that run on large tables: an index search, never a scan of them."""
     wanted: dict[sa.Select[Any], dict[str, Any]] = {
         versions._ACTIVE_VERSIONS: {},
-        statement_of(versions._NEWEST_FIRST): {"rows": 100},
-        statement_of(versions._FILES_OF_PAGE): {"newest": 5},
-        statement_of(versions._FILES): {},
-        statement_of(versions._BY_SOURCE): {},
-        statement_of(versions._BY_NUMBER): {},
-        statement_of(versions._ACTIVE): {},
+        statement_of(version_rows._NEWEST_FIRST): {"rows": 100},
+        statement_of(version_rows._MORE_FILES_OF_PAGE): {"newest": 5},
+        statement_of(version_rows._MORE_FILES): {},
+        statement_of(version_rows._BY_SOURCE): {},
+        statement_of(version_rows._BY_NUMBER): {},
+        statement_of(version_rows._ACTIVE): {},
         statement_of(channel_states._STATE): {},
         statement_of(validations._NEWEST): {},
     }
-    sorts = {versions._ACTIVE_VERSIONS, statement_of(versions._FILES_OF_PAGE)}  # few rows, or a page of them
+    sorts = {versions._ACTIVE_VERSIONS, statement_of(version_rows._MORE_FILES_OF_PAGE)}  # few rows, or a page of them
     with database.read() as connection:
         for statement, parameters in wanted.items():
             text = f"EXPLAIN QUERY PLAN {statement.compile(dialect=connection.dialect)}"
