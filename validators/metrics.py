@@ -23,6 +23,7 @@ Array = NDArray[Any]
 BLOCK_VALUES = 1 << 17
 _CAREFUL_VALUES = 1 << 14
 KEPT_SAMPLES = 5
+_FEW = 32  # values of a block for each one that is worth picking out by its place
 # Sums of squares inside these bounds have lost nothing to overflow or underflow.
 _BOUNDS: dict[np.dtype[Any], tuple[float, float]] = {
     np.dtype(np.float32): (1e-25, 1e37),
@@ -183,18 +184,29 @@ class MetricAccumulator:
         low, high = _BOUNDS[dtype]
         if not worst < high:
             return None  # a NaN or an infinity somewhere
-        products = [float(x) for x in (np.dot(d, d), np.dot(r, r), np.dot(c, c), np.dot(r, c))]
-        for square, values in zip(products, (d, r, c), strict=False):
+        squares = [float(np.dot(values, values)) for values in (d, r, c)]
+        for square, values in zip(squares, (d, r, c), strict=True):
             if not square < high or (square < low and values.any()):
                 return None
-        total = float(np.dot(a, self._ones(dtype, r.size)))
-        self._add(r.size, [total, *products])
+        self._add(r.size, [float(np.dot(a, self._ones(dtype, r.size))), *squares, _product(r, c, squares)])
         self._max_abs = max(self._max_abs, worst)
-        if worst / self._floor > self._max_relative:  # no block can exceed this bound: most need not be divided
+        self._raise_max_relative(r, a, worst, dtype)
+        return a, worst
+
+    def _raise_max_relative(self, r: Array, a: Array, worst: float, dtype: Any) -> None:
+        """Divide the errors that can exceed the largest so far: every divisor is the floor at least."""
+        bound = self._max_relative * self._floor * (1 - 1e-6)  # a little less, for rounding
+        if not worst > bound:
+            return
+        large = np.greater(a, bound, out=self._buffer("large", np.dtype(np.bool_), a.size))
+        if np.count_nonzero(large) > a.size // _FEW:
             relative = np.abs(r, out=self._buffer("relative", dtype, r.size))
             relative += dtype.type(self._floor)
-            self._max_relative = max(self._max_relative, float(np.divide(a, relative, out=relative).max()))
-        return a, worst
+            np.divide(a, relative, out=relative)
+        else:
+            few = np.flatnonzero(large)
+            relative = a[few] / (np.abs(r[few]) + dtype.type(self._floor))
+        self._max_relative = max(self._max_relative, float(relative.max()))
 
     def _measure_carefully(self, reference: Array, candidate: Array) -> tuple[Array, float]:
         errors = self._buffer("careful", np.dtype(np.float64), reference.size)
@@ -282,6 +294,14 @@ def reference_scale(smallest: float, largest: float) -> float:
     A set with a few nearly equal values has hardly a range, and rounding alone would be large beside it.
     """
     return max(largest - smallest, 0.1 * max(abs(largest), abs(smallest)))
+
+
+def _product(r: Array, c: Array, squares: list[float]) -> float:
+    """Return r·c, given (r - c)², r² and c²: of about equal norms it follows from them as precisely, one pass less."""
+    error2, reference2, candidate2 = squares
+    if reference2 < 4 * candidate2 and candidate2 < 4 * reference2:
+        return (reference2 + candidate2 - error2) / 2
+    return float(np.dot(r, c))
 
 
 @lru_cache(maxsize=64)  # `dtype.name` is slow beside a small batch
