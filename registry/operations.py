@@ -19,6 +19,7 @@ from modelreg.registry.releases import find_activation, record_activation
 from modelreg.registry.rows import decoding
 from modelreg.registry.schema import (
     OPEN_OPERATION,
+    activation,
     channel,
     model,
     operation,
@@ -54,6 +55,17 @@ _OPEN = (
     .order_by(operation.c.channel_id)  # the order of the partial index, which holds the open ones alone
 )
 _OPEN_OF_CHANNEL = _OPEN.where(operation.c.channel_id == sa.bindparam("of_channel"))
+_ACTIVATED = (
+    sa.select(operation.c.id)
+    .join(activation, activation.c.txn == operation.c.txn)
+    .join(channel, channel.c.id == activation.c.channel_id)
+    .join(model, model.c.id == channel.c.model_id)
+    .where(
+        model.c.name == sa.bindparam("model"),
+        channel.c.name == sa.bindparam("channel"),
+        activation.c.generation == sa.bindparam("generation"),
+    )
+)
 _POINTER = sa.select(operation.c.pointer).where(operation.c.id == sa.bindparam("operation_id"))
 
 
@@ -134,6 +146,18 @@ def operation_pointer(connection: sa.Connection, *, operation_id: int) -> Pointe
     if body is None:
         raise NotFoundError(f"there is no operation {operation_id}")
     return parse_pointer(canonical_json(body), where=f"of operation {operation_id}")
+
+
+def find_activated_pointer(connection: sa.Connection, *, model: str, channel: str, generation: int) -> Pointer | None:
+    """
+    Return the pointer that became a generation of a channel; None for one that was activated without this database.
+
+    Raises:
+        IntegrityError: The stored document was changed.
+    """
+    wanted = {"model": model, "channel": channel, "generation": generation}
+    found = connection.execute(_ACTIVATED, wanted).scalar()
+    return None if found is None else operation_pointer(connection, operation_id=found)
 
 
 def commit_operation(

@@ -157,6 +157,25 @@ class LocalChannels:
                         self._layout.make_folder(place.history)
                     self._write(place, new)
 
+    def restore_history(self, document: Pointer) -> None:
+        """Write a generation's document again that was lost; nothing happens if it is there."""
+        place = self._layout.channel(document.model, document.channel)
+        with storage_errors(place.history), self._layout.swap_lock(place, timeout_s=_SWAP_PATIENCE_S):
+            self._require_part_of_history(place, document)
+            self._layout.make_folder(place.history)
+            with temporary_files(self._ops, place.folder, document.to_bytes(), modes=(READ_ONLY_MODE,)) as (temporary,):
+                with suppress(FileExistsError):
+                    self._ops.link(temporary, place.generation(document.generation))
+                self._ops.fsync_dir(place.history)
+
+    def _require_part_of_history(self, place: ChannelPlace, document: Pointer) -> None:
+        current, generation = self._read_pointer(place), document.generation
+        before, after = self._read_generation(place, generation - 1), self._read_generation(place, generation + 1)
+        is_known = document == current if generation == _number(current) else generation < _number(current)
+        is_chained = (before is None or follows(document, before)) and (after is None or follows(after, document))
+        if not is_known or not is_chained:
+            raise IntegrityError(f"generation {generation} is no part of the history of {place.name}")
+
     def _complete(self, place: ChannelPlace) -> Pointer | None:
         current = self._read_pointer(place)
         path = place.generation(_number(current) + 1)

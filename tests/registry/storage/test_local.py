@@ -297,6 +297,29 @@ def test_the_name_of_a_release_is_synced_before_its_first_use_and_after_another_
     assert [syncs_of_publishing() for _ in range(2)] == [1, 0]
 
 
+def test_a_lost_document_is_taken_back_once_and_read_only(store: LocalStorage) -> None:
+    chain = chain_of(store, length=3, release=published(store))
+    path = store.root / "channels/lenet/production/history/000000000002.json"
+    before = path.read_bytes()
+    path.unlink()
+    for _ in range(2):
+        store.restore_history(chain[1])
+        assert path.read_bytes() == before
+    state = path.stat()
+    assert (stat.S_IMODE(state.st_mode), state.st_nlink) == (0o444, 1)
+    assert store.count_leftovers() == 0
+
+
+@pytest.mark.parametrize("generation", [1, 2, 3, 4])
+def test_a_document_of_another_history_is_not_taken(store: LocalStorage, generation: int, tmp_path: Path) -> None:
+    chain_of(store, length=3, release=published(store))
+    foreign = LocalStorage.create(tmp_path / "other")
+    stranger = chain_of(foreign, length=4, release=published(foreign))[generation - 1]
+    (store.root / f"channels/lenet/production/history/{generation:012d}.json").unlink(missing_ok=True)
+    with pytest.raises(IntegrityError, match=f"generation {generation} is no part of the history"):
+        store.restore_history(stranger)
+
+
 def test_both_documents_of_a_swap_are_written_before_either_is_waited_for(store: LocalStorage) -> None:
     """What the disk gets together it writes together."""
     steps: list[str] = []
