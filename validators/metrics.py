@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from modelreg.config.policy import Metric
 from modelreg.registry.words import Json
+from modelreg.validators.formulas import cosine, product, sqnr_db
 
 Array = NDArray[Any]
 
@@ -188,7 +189,7 @@ class MetricAccumulator:
         for square, values in zip(squares, (d, r, c), strict=True):
             if not square < high or (square < low and values.any()):
                 return None
-        self._add(r.size, [float(np.dot(a, self._ones(dtype, r.size))), *squares, _product(r, c, squares)])
+        self._add(r.size, [float(np.dot(a, self._ones(dtype, r.size))), *squares, product(r, c, squares)])
         self._max_abs = max(self._max_abs, worst)
         self._raise_max_relative(r, a, worst, dtype)
         return a, worst
@@ -267,7 +268,7 @@ class MetricAccumulator:
 
     # -- results -------------------------------------------------------------------------------------------
     def _measured(self) -> dict[Metric, float]:
-        error, error2, reference2, candidate2, product = self._sums
+        error, error2, reference2, candidate2, reference_candidate = self._sums
         with np.errstate(all="ignore"):
             measured = {
                 Metric.MAX_ABS: self._max_abs,
@@ -275,8 +276,8 @@ class MetricAccumulator:
                 Metric.RMSE: float(np.sqrt(error2 / self._values)),
                 Metric.MAX_RELATIVE: self._max_relative,
                 Metric.RANGE_ERROR: self._range_error(),
-                Metric.COSINE: _cosine(reference2, candidate2, product),
-                Metric.SQNR_DB: _sqnr_db(reference2, error2),
+                Metric.COSINE: cosine(reference2, candidate2, reference_candidate),
+                Metric.SQNR_DB: sqnr_db(reference2, error2),
             }
         if self._is_integer:
             measured[Metric.MISMATCH_RATE] = self._mismatches / self._values
@@ -288,40 +289,7 @@ class MetricAccumulator:
         return self._max_abs / self._scale if self._scale > 0 else float("inf")
 
 
-def reference_scale(smallest: float, largest: float) -> float:
-    """Return the range of an output's values, but at least a tenth of the largest magnitude.
-
-    A set with a few nearly equal values has hardly a range, and rounding alone would be large beside it.
-    """
-    return max(largest - smallest, 0.1 * max(abs(largest), abs(smallest)))
-
-
-def _product(r: Array, c: Array, squares: list[float]) -> float:
-    """Return r·c, given (r - c)², r² and c²: of about equal norms it follows from them as precisely, one pass less."""
-    error2, reference2, candidate2 = squares
-    if reference2 < 4 * candidate2 and candidate2 < 4 * reference2:
-        return (reference2 + candidate2 - error2) / 2
-    return float(np.dot(r, c))
-
-
 @lru_cache(maxsize=64)  # `dtype.name` is slow beside a small batch
 def _base_dtype(reference: Any, candidate: Any) -> np.dtype[Any]:
     narrow = all(d.name == "float32" or d.name in _FLOAT32_EXACT for d in (reference, candidate))
     return np.dtype(np.float32 if narrow else np.float64)
-
-
-def _cosine(reference2: Any, candidate2: Any, product: Any) -> float:
-    """Return the cosine; 1 for two zero vectors, 0 where only one is zero."""
-    if reference2 == 0 or candidate2 == 0:
-        return 1.0 if reference2 == candidate2 else 0.0
-    cosine = product / (np.sqrt(reference2) * np.sqrt(candidate2))
-    return float(min(np.longdouble(1), max(np.longdouble(-1), cosine)))
-
-
-def _sqnr_db(reference2: Any, error2: Any) -> float:
-    """Return signal to noise in decibels; infinite without noise, minus infinite with noise alone."""
-    if error2 == 0:
-        return float("inf")
-    if reference2 == 0:
-        return float("-inf")
-    return float(10 * np.log10(reference2 / error2))
