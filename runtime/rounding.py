@@ -21,8 +21,14 @@ from onnx import TensorProto, helper, numpy_helper
 Types = dict[str, int]
 
 _UNTOUCHED = ("Cast", "CastLike", "Constant", "ConstantOfShape", "EyeLike", "BitCast")
-_OVERFLOWS_FROM = 65520.0  # halfway from the largest finite FP16 value, 65504, to what would be the next
-_LARGEST, _INFINITE = "rounded_largest", "rounded_infinite"
+_OVERFLOWS_FROM = np.float32(65520)  # halfway from the largest finite FP16 value, 65504, to what would be the next
+_LARGEST, _INFINITE, _CALM, _NOTHING = (f"rounded_{word}" for word in ("largest", "infinite", "calm", "nothing"))
+_CONSTANTS = {
+    _LARGEST: np.array(np.nextafter(_OVERFLOWS_FROM, np.float32(0))),
+    _INFINITE: np.array(np.inf, np.float32),
+    _CALM: np.array(0.9 * _OVERFLOWS_FROM**2, np.float32),  # less, since the sum is rounded too
+    _NOTHING: np.array(0, np.int64),
+}
 _RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
 
 
@@ -139,13 +145,30 @@ def _count_overflows(graph: onnx.GraphProto, types: Types) -> dict[str, str]:
     if counters:
         del graph.node[:]
         graph.node.extend(nodes)
-        for name, bound in ((_LARGEST, np.nextafter(np.float32(_OVERFLOWS_FROM), 0)), (_INFINITE, np.inf)):
-            graph.initializer.append(numpy_helper.from_array(np.array(bound, np.float32), name))
+        graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in _CONSTANTS.items())
         graph.output.extend(helper.make_tensor_value_info(name, TensorProto.INT64, []) for name in counters)
     return counters
 
 
 def _counting_nodes(source: str, count: str) -> list[onnx.NodeProto]:
+    """Count where anything can be counted: of a tensor whose squares sum up to little, no value is large."""
+    energy, calm = f"{count}_energy", f"{count}_calm"
+    nothing = helper.make_node("Identity", [_NOTHING], [f"{count}_none"], name=f"{count}_none")
+    return [
+        helper.make_node("ReduceSumSquare", [source], [energy], name=energy, keepdims=0),
+        helper.make_node("Less", [energy, _CALM], [calm], name=calm),
+        helper.make_node(
+            "If",
+            [calm],
+            [count],
+            name=count,
+            then_branch=_branch(f"{count}_none", [nothing]),
+            else_branch=_branch(f"{count}_sum", _nodes_that_count(source, count)),
+        ),
+    ]
+
+
+def _nodes_that_count(source: str, count: str) -> list[onnx.NodeProto]:
     size, large, finite, both, each = (f"{count}_{word}" for word in ("size", "large", "finite", "both", "each"))
     return [
         helper.make_node("Abs", [source], [size], name=size),
@@ -153,8 +176,13 @@ def _counting_nodes(source: str, count: str) -> list[onnx.NodeProto]:
         helper.make_node("Less", [size, _INFINITE], [finite], name=finite),
         helper.make_node("And", [large, finite], [both], name=both),
         helper.make_node("Cast", [both], [each], name=each, to=TensorProto.INT64),
-        helper.make_node("ReduceSum", [each], [count], name=count, keepdims=0),
+        helper.make_node("ReduceSum", [each], [f"{count}_sum"], name=f"{count}_sum", keepdims=0),
     ]
+
+
+def _branch(name: str, nodes: list[onnx.NodeProto]) -> onnx.GraphProto:
+    """Return a graph that gives the integer `name`; it takes what it needs from the graph around it."""
+    return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(name, TensorProto.INT64, [])])
 
 
 def _is_left(node: onnx.NodeProto) -> bool:

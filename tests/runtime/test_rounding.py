@@ -220,6 +220,26 @@ def test_a_value_overflows_where_fp16_rounds_it_to_infinity(tmp_path: Path, firs
     assert counted(saturating(), {"x": x}, tmp_path)["in"] == count
 
 
+def test_one_overflow_among_many_small_values_is_counted(tmp_path: Path) -> None:
+    x = np.full(100_000, 1e-3, np.float32)
+    x[77_777] = -65_520
+    assert counted(saturating(), {"x": x}, tmp_path)["in"] == 1
+
+
+def test_many_values_that_all_fit_are_no_overflow(tmp_path: Path) -> None:
+    x = np.full(100_000, 1e4, np.float32)
+    assert counted(saturating(), {"x": x}, tmp_path)["in"] == 0
+
+
+def test_a_scalar_is_counted_too(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["xh"], name="in", to=HALF),
+        helper.make_node("Mul", ["xh", "xh"], ["y"], name="square"),
+    ]
+    model = make_model(nodes, inputs=[value("x", [])], outputs=[value("y", [], HALF)])
+    assert counted(model, {"x": np.array(300, np.float32)}, tmp_path) == {"in": 0, "square": 1}
+
+
 def test_an_empty_tensor_has_no_overflow(tmp_path: Path) -> None:
     assert set(counted(saturating(), {"x": np.zeros(0, np.float32)}, tmp_path).values()) == {0}
 
