@@ -22,7 +22,7 @@ def print_next(registry: Registry, version: VersionRecord) -> None:
     with registry.database.read() as connection:
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
         cells = engines.current_engines(connection, version_id=version.id)
-        newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in cells])
+        newest = validations.newest_validations(connection, version_id=version.id)
         active = next((m.channels for m in versions.list_models(connection) if m.name == version.model), {})
     policies = CurrentPolicies(registry.home.path, model=version.model)
     candidates = [

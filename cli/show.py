@@ -112,7 +112,7 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
         version = versions.get_version(connection, reference)
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
         built = engines.current_engines(connection, version_id=version.id)
-        judged = validations.newest_validations(connection, engine_ids=[engine.id for engine in built])
+        judged = validations.newest_validations(connection, version_id=version.id)
     pointers = [pointer for pointer in _read_pointers(registry, version.model) if pointer.version == version.number]
     policies = CurrentPolicies(registry.home.path, model=version.model)
     candidates = [

@@ -122,6 +122,7 @@ class WorkerRunner:
         if gpu is not None:
             _require_header(path, backend, gpu)
         self._timeout_s = timeout_s
+        self._overflows: dict[str, int] | None = {} if mode == "rounded" else None
         self._scratch = tempfile.TemporaryDirectory(prefix="modelreg-run-") if log_path is None else None
         log = log_path or Path(str(self._scratch and self._scratch.name)) / "run.log"
         interpreter = sys.executable if mode == "rounded" else python
@@ -156,7 +157,16 @@ class WorkerRunner:
             RunError: The backend refused the inputs.
             WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
         """
-        return self._call("run", {}, inputs, timeout_s=self._timeout_s)[1]
+        answer, outputs = self._call("run", {}, inputs, timeout_s=self._timeout_s)
+        if self._overflows is not None:
+            for node, count in answer["overflows"]:
+                self._overflows[node] = self._overflows.get(node, 0) + count
+        return outputs
+
+    @property
+    def overflows(self) -> dict[str, int] | None:
+        """Return how many finite values FP16 made infinite so far, by node in order; None but in mode `rounded`."""
+        return None if self._overflows is None else dict(self._overflows)
 
     def bench(self, inputs: Mapping[str, Array], timing: Timing) -> Array:
         """

@@ -1,4 +1,4 @@
-"""What must not pass: implicit INT8 calibration gave NaN on a ResNet-18, and quietly builds FP16 for LeNet."""
+"""What must not pass: implicit INT8 calibration gave NaN on a ResNet-18, and may build FP16 for LeNet in silence."""
 
 from __future__ import annotations
 
@@ -40,13 +40,18 @@ def test_implicit_calibration_of_resnet18_passes_only_if_its_outputs_are_right(l
     assert (validated.code == 0) is (validation["verdict"] == "pass")
 
 
-def test_int8_that_became_fp16_is_a_failed_build(lab: Lab) -> None:
+def test_implicit_int8_of_lenet_is_built_only_if_a_layer_became_int8(lab: Lab) -> None:
     built = lab.modelreg(
         *("build", "lenet:1", *IMPLICIT, *lab.setting.where_words),
         *("--calibration", ROOT / "examples" / "lenet" / "calibration.npz"),
-        expect=1,
+        expect=(0, 1),
     )
     (cell,) = built.document["cells"]
-    lab.recorder.add("facts", {"what": "implicit INT8 of lenet", "status": cell["status"], "error": cell["error"]})
-    assert cell["status"] == "failed"
-    assert "int8 was asked" in cell["error"]
+    realised = (cell["engine"] or {}).get("realised", {})
+    fact = {"status": cell["status"], "error": cell["error"], "kept": realised.get("kept"), "ops": realised.get("ops")}
+    lab.recorder.add("facts", {"what": "implicit INT8 of lenet", **fact})
+    # TensorRT chooses by time: FP16 throughout was seen, and is a failed build.
+    if cell["status"] == "failed":
+        assert "int8 was asked" in cell["error"]
+    else:
+        assert realised["converted"] >= 1
