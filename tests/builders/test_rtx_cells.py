@@ -192,7 +192,7 @@ def test_a_plan_whose_header_disagrees_fails_the_build(
 def quick_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let the child's start take 5 s at most; give a folder."""
     start = Worker.start
-    monkeypatch.setattr(Worker, "start", lambda *args, **options: start(*args, timeout_s=5.0, **options))
+    monkeypatch.setattr(Worker, "start", lambda *args, **options: start(*args, **{**options, "timeout_s": 5.0}))
     return tmp_path
 
 
