@@ -194,33 +194,10 @@ _FP16_PINS: Json = {key: FP16_SETTINGS[key] for key in ("blocked_ops", "followed
 _PIN_STEP = "op types that overflow in FP16, and what is excluded, are constrained to FP32"
 
 
-def _weak(
-    precision: Precision,
-    *steps: str,
-    first: tuple[int, ...] = _WEAK_FIRST,
-    before: tuple[int, ...] = _STRONG_FIRST,
-    **more: Any,
-) -> _Row:
+def _weak(precision: Precision, *steps: str, first: tuple[int, ...] = _WEAK_FIRST, **more: Any) -> _Row:
     """Return a row of a weakly typed TensorRT: builder flags say what it may use, pins what it may not."""
     translation = Translation(precision=precision, typing="weak", steps=steps, **more)
-    return _Row(backend=_TRT, translation=translation, first=first, before=before)
-
-
-def _weak_int8(residual_skips: str, *, first: tuple[int, ...], before: tuple[int, ...]) -> _Row:
-    # Weights stay FP32 before their Q nodes: older parsers want both.
-    options = {**TENSORRT_INT8["options"], "AddQDQPairToWeight": True}
-    return _weak(
-        Precision.INT8,
-        "a variant with Q/DQ nodes is made from the source: static, S8, symmetric, weights per channel",
-        "builder flags INT8 and FP16 are set: what has no Q/DQ nodes may run in FP16",
-        _PIN_STEP,
-        variant="int8",
-        settings={**TENSORRT_INT8, "residual_skips": residual_skips, "options": options},
-        flags=("FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"),
-        pins=_FP16_PINS,
-        first=first,
-        before=before,
-    )
+    return _Row(backend=_TRT, translation=translation, first=first, before=_STRONG_FIRST)
 
 
 _WEAK_TABLE: tuple[_Row, ...] = (
@@ -230,24 +207,32 @@ _WEAK_TABLE: tuple[_Row, ...] = (
         Precision.FP16,
         "the source is built as it is; builder flag FP16 lets TensorRT choose FP16 layer by layer",
         _PIN_STEP,
-        flags=("FP16", "OBEY_PRECISION_CONSTRAINTS"),
+        flags=("FP16",),
         pins=_FP16_PINS,
     ),
-    # 8.6.0 fails on quantised skips ("incorrectly marked as an int8 node", NVIDIA/TensorRT#3040, mended in 9).
-    _weak_int8("by_op_types", first=_WEAK_FIRST, before=(9,)),
-    _weak_int8("quantised", first=(9,), before=_STRONG_FIRST),
+    _weak(
+        Precision.INT8,
+        "a variant with Q/DQ nodes is made from the source: static, S8, symmetric, weights per channel",
+        "builder flags INT8 and FP16 are set: what has no Q/DQ nodes may run in FP16",
+        _PIN_STEP,
+        variant="int8",
+        # Weights stay FP32 before their Q nodes: older parsers want both.
+        settings={**TENSORRT_INT8, "options": {**TENSORRT_INT8["options"], "AddQDQPairToWeight": True}},
+        flags=("FP16", "INT8"),
+        pins=_FP16_PINS,
+    ),
     _weak(
         Precision.BEST,
         "the source is built as it is; TensorRT chooses among FP32, TF32 and FP16, whatever is fastest",
         _PIN_STEP,
-        flags=("FP16", "OBEY_PRECISION_CONSTRAINTS", "TF32"),
+        flags=("FP16", "TF32"),
         pins=_FP16_PINS,
     ),
     _weak(
         Precision.BF16,
         "the source is built as it is; builder flag BF16 lets TensorRT choose BF16 layer by layer",
         "what is excluded is constrained to FP32",
-        flags=("BF16", "OBEY_PRECISION_CONSTRAINTS"),
+        flags=("BF16",),
         pins={"blocked_ops": []},
         first=(10, 0),
     ),
@@ -278,7 +263,7 @@ def translate_implicit(backend: Backend, version: str) -> Translation:
         )
     return Translation(
         precision=Precision.INT8,
-        flags=("FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"),
+        flags=("FP16", "INT8"),
         typing="weak",
         pins=_FP16_PINS,
         calibrates=True,

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 
 from modelreg.builders.trt_calibrator import PREFIX, set_calibrator
-from modelreg.builders.trt_config import configure, load_timing_cache, read_flags, save_timing_cache
+from modelreg.builders.trt_config import configure, load_timing_cache, read_flags, save_timing_cache, set_flags
 from modelreg.builders.trt_network import (
     check_edges,
     describe_edges,
@@ -81,7 +81,10 @@ def _build_plan(trt: Any, log: Any, request: Json, arrays: Arrays, report: Repor
     check_edges(network, request, _PRODUCT)
     parsed = {"layers": describe_layers(network)}
     config = configure(trt, builder, log, request)
-    _pin(trt, network, request["pins"])
+    if _pin(trt, network, request["pins"]):
+        # OBEY alone, without any constraint, makes 8.6.0 refuse every INT8 residual network.
+        name = "PREFER_PRECISION_CONSTRAINTS" if "INT8" in request["flags"] else "OBEY_PRECISION_CONSTRAINTS"
+        set_flags(trt, config, [*request["flags"], name], _PRODUCT)
     if request["calibrator"] is not None:
         set_calibrator(trt, builder, config, request["calibrator"], arrays)
     if request["timing_cache_out"]:
@@ -99,8 +102,13 @@ def _build_plan(trt: Any, log: Any, request: Json, arrays: Arrays, report: Repor
     return plan, {"parsed": {**parsed, "flags": flags}, "edges": describe_edges(network)}
 
 
-def _pin(trt: Any, network: Any, nodes: List[str]) -> None:
-    """Keep the layers of these ONNX nodes in FP32: weakly typed networks may choose any precision that is allowed."""
+def _pin(trt: Any, network: Any, nodes: List[str]) -> int:
+    """
+    Keep the layers of these ONNX nodes in FP32; return how many were constrained.
+
+    Weakly typed networks may choose any precision that is allowed.
+    """
+    constrained = 0
     wanted = set(nodes)
     layers = [network.get_layer(index) for index in range(network.num_layers if wanted else 0)]
     pinned = [layer for layer in layers if wanted & set(nodes_of(layer) or [layer.name])]
@@ -113,6 +121,8 @@ def _pin(trt: Any, network: Any, nodes: List[str]) -> None:
             layer.precision = trt.DataType.FLOAT
             for index in range(len(outputs)):
                 layer.set_output_type(index, trt.DataType.FLOAT)
+            constrained += 1
+    return constrained
 
 
 def _try_out(session: Session, request: Json, arrays: Arrays) -> Json:

@@ -45,7 +45,12 @@ CAPABILITIES: Dict[str, Capability] = {
     "parser names nodes": Capability(_MODERN, ("ParserError.node_name", "ParserError.node_operator")),
     "layer precisions": Capability(
         (Span(TENSORRT, (8, 5), (11, 0)),),
-        ("ILayer.precision", "ILayer.set_output_type", "BuilderFlag.OBEY_PRECISION_CONSTRAINTS"),
+        (
+            "ILayer.precision",
+            "ILayer.set_output_type",
+            "BuilderFlag.OBEY_PRECISION_CONSTRAINTS",
+            "BuilderFlag.PREFER_PRECISION_CONSTRAINTS",
+        ),
     ),
     "int64": Capability(_MODERN, ("DataType.INT64",)),
     # Precisions of weakly typed networks

@@ -58,7 +58,7 @@ def test_an_engine_says_on_which_gpu_it_was_built_and_what_its_layers_became(
     assert engine.realised["kept"] == ["/c1/Conv (Conv)", "/c3/Conv (Conv)", "/output/Gemm (Gemm)"]
     assert (engine.recipe["typing"], engine.recipe["variant"]) == ("weak", None)
     body = asked(workshop, engine)
-    assert body["flags"] == ["FP16", "OBEY_PRECISION_CONSTRAINTS"]
+    assert body["flags"] == ["FP16"]
     assert (body["strongly_typed"], body["pins"], body["calibrator"]) == (False, [], None)
     assert body["profiles"] == [{"image": {"min": [1, 1, 28, 28], "opt": [8, 1, 28, 28], "max": [64, 1, 28, 28]}}]
 
@@ -124,7 +124,7 @@ def test_int8_has_qdq_nodes_with_float_weights_before_them(workshop: Workshop, v
         workshop.fill(request(version, Precision.INT8, calibration=calibration))
     engine = workshop.engines(version)[-1]
     assert engine.recipe["variant"]["settings"]["options"]["AddQDQPairToWeight"] is True
-    assert engine.recipe["flags"] == ["FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"]
+    assert engine.recipe["flags"] == ["FP16", "INT8"]
     assert engine.status is EngineStatus.FAILED
 
 
