@@ -1,4 +1,4 @@
-"""From what a user writes (`DIR`, `file:///DIR`) to a store."""
+"""From what a user writes (`DIR`, `file:///DIR`, `s3://BUCKET/PREFIX`) to a store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from modelreg.registry.errors import UsageError
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.storage.local import LocalStorage
 
-_FORMS = "Write a folder, or file:///FOLDER."
+_FORMS = "Write a folder, file:///FOLDER or s3://BUCKET/PREFIX."
+S3_SCHEME = "s3://"
 
 
 def open_storage(url: str) -> Storage:
@@ -18,18 +19,34 @@ def open_storage(url: str) -> Storage:
     Raises:
         UsageError: `url` is of no kind that we know.
         StorageError: There is no store there, or it cannot be read.
+        MissingDependencyError: It is in S3, and boto3 is not installed.
     """
+    if url.startswith(S3_SCHEME):
+        from modelreg.registry.storage.s3 import S3Storage  # noqa: PLC0415 - start-up time
+        from modelreg.registry.storage.s3_location import parse_location  # noqa: PLC0415
+
+        return S3Storage(parse_location(url))
     return LocalStorage(_local_path(url))
 
 
 def create_storage(url: str) -> Storage:
     """
-    Make an empty store at `url` and open it.
+    Make an empty store at `url` and open it; a server is checked first, and refused if it keeps no conditions.
 
     Raises:
         UsageError: `url` is of no kind that we know.
         StorageError: There is one already, or it cannot be made.
+        MissingDependencyError: It is in S3, and boto3 is not installed.
     """
+    if url.startswith(S3_SCHEME):
+        from modelreg.registry.storage.s3 import S3Storage  # noqa: PLC0415 - start-up time
+        from modelreg.registry.storage.s3_check import check_server  # noqa: PLC0415
+        from modelreg.registry.storage.s3_location import parse_location  # noqa: PLC0415
+
+        location = parse_location(url)
+        check = check_server(location)
+        check.require_passed(location)
+        return S3Storage.create(location, quirks=check.quirks)
     return LocalStorage.create(_local_path(url))
 
 
@@ -37,8 +54,6 @@ def _local_path(url: str) -> Path:
     scheme, found, rest = url.partition("://")
     if not found:
         path = url
-    elif scheme == "s3":
-        raise UsageError("S3 stores are not supported yet", hint=_FORMS)
     elif scheme != "file":
         raise UsageError(f"{scheme[:40]!r} is no kind of store", hint=_FORMS)
     else:
