@@ -50,6 +50,29 @@ def create_storage(url: str) -> Storage:
     return LocalStorage.create(_local_path(url))
 
 
+def locate_storage(url: str, *, endpoint_url: str | None = None) -> str:
+    """
+    Return what a user wrote, relative to the current folder, as it is kept in settings.
+
+    Args:
+        url: A folder or URL.
+        endpoint_url: The server of a store in S3, where it was given beside the URL.
+
+    Raises:
+        UsageError: `url` is of no kind that we know, or a folder has a server.
+    """
+    if url.startswith(S3_SCHEME):
+        from dataclasses import replace  # noqa: PLC0415
+
+        from modelreg.registry.storage.s3_location import parse_endpoint, parse_location  # noqa: PLC0415
+
+        location = parse_location(url)
+        return str(location if endpoint_url is None else replace(location, endpoint_url=parse_endpoint(endpoint_url)))
+    if endpoint_url is not None:
+        raise UsageError("--endpoint-url belongs to a store in S3", hint="Name one with s3://BUCKET/PREFIX.")
+    return url if "://" in url else str(Path(url).absolute())
+
+
 def _local_path(url: str) -> Path:
     scheme, found, rest = url.partition("://")
     if not found:

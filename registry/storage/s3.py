@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from modelreg.registry.clock import iso, utc_now
 from modelreg.registry.contents import StoredFile
-from modelreg.registry.errors import StorageError
+from modelreg.registry.errors import StorageError, StoreAbsentError
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage.interface import BlobInfo, Progress, no_progress
 from modelreg.registry.storage.layout import FORMAT, FORMAT_NAME
@@ -216,7 +216,7 @@ def _read_format(objects: S3Objects) -> tuple[bytes, Quirks]:
     found = objects.read(FORMAT_NAME)
     location = objects.client.location
     if found is None:
-        raise StorageError(
+        raise StoreAbsentError(
             f"there is no store at {location}",
             hint="Correct bucket and prefix; a new registry is made with `modelreg init --store URL`.",
         )

@@ -96,9 +96,23 @@ def _parse_settings(query: str) -> dict[str, str]:
         raise UsageError("a setting of the store is given twice", hint=FORMS)
     for name, value in pairs:
         _check_setting(name, value)
-    if endpoint := settings.get("endpoint_url"):
-        settings["endpoint_url"] = endpoint.rstrip("/")
+    if "endpoint_url" in settings:
+        settings["endpoint_url"] = parse_endpoint(settings["endpoint_url"])
     return settings
+
+
+def parse_endpoint(value: str) -> str:
+    """
+    Return the address of a server.
+
+    Raises:
+        UsageError: It is none, or has a path or credentials.
+    """
+    if _ENDPOINT.fullmatch(value) is None:
+        raise UsageError(
+            f"the endpoint {value[:80]!r} is no address of a server", hint="Write http://HOST:PORT or https://HOST."
+        )
+    return value.rstrip("/")
 
 
 def _check_setting(name: str, value: str) -> None:
@@ -107,7 +121,5 @@ def _check_setting(name: str, value: str) -> None:
     choices = _CHOICES.get(name)
     if choices is not None and value not in choices:
         raise UsageError(f"{name} of the store is {' or '.join(choices)}, not {value[:40]!r}")
-    if name == "endpoint_url" and _ENDPOINT.fullmatch(value) is None:
-        raise UsageError(f"the endpoint {value[:80]!r} is no http:// or https:// address without a path")
     if not value.isprintable():
         raise UsageError(f"{name} of the store has a control character")

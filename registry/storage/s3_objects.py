@@ -86,11 +86,13 @@ class S3Objects:
 
     def _get(self, path: str, **conditions: Any) -> Part:
         answer = self.client.send("get_object", path, **conditions)
+        body = answer["Body"]  # its own context manager gives the raw stream, whose length nobody checks
         try:
-            with answer["Body"] as body:
-                data: bytes = body.read()
+            data: bytes = body.read()
         except Exception as error:
             raise failure_of(error, where=self.where(path)) from error
+        finally:
+            body.close()
         total = str(answer.get("ContentRange", "")).rpartition("/")[2]
         return Part(data=data, total_bytes=int(total) if total.isdigit() else len(data), etag=answer.get("ETag", ""))
 
