@@ -31,6 +31,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "validate": "Compare engines with the reference, gate by gate.",
         "promote": "Make a version's engines active on a channel.",
         "rollback": "Bring back the release that was active before.",
+        "pull": "Bring what a channel serves to this host.",
     },
     "Look": {
         "list": "List the models, or the versions of one.",

@@ -39,7 +39,11 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
             patch.delenv(name, raising=False)
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        with seaweedfs(tmp_path_factory.mktemp("s3")) as server:
+        memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else tmp_path_factory.mktemp("s3")
+        with (
+            tempfile.TemporaryDirectory(dir=memory, prefix="modelreg-s3-") as folder,
+            seaweedfs(Path(folder)) as server,
+        ):
             yield server
 
 

@@ -29,6 +29,23 @@ def open_storage(url: str) -> Storage:
     return LocalStorage(_local_path(url))
 
 
+def connect_storage(url: str) -> Storage:
+    """
+    Return the store at `url` for a look at its pointers; in S3, whether there is one is not asked before.
+
+    Raises:
+        UsageError: `url` is of no kind that we know.
+        StorageError: There is no folder with a store there.
+        MissingDependencyError: It is in S3, and boto3 is not installed.
+    """
+    if url.startswith(S3_SCHEME):
+        from modelreg.registry.storage.s3 import S3Storage  # noqa: PLC0415 - start-up time
+        from modelreg.registry.storage.s3_location import parse_location  # noqa: PLC0415
+
+        return S3Storage.connect(parse_location(url))
+    return open_storage(url)
+
+
 def create_storage(url: str) -> Storage:
     """
     Make an empty store at `url` and open it; a server is checked first, and refused if it keeps no conditions.

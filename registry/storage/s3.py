@@ -18,7 +18,7 @@ from modelreg.registry.clock import iso, utc_now
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.errors import StorageError, StoreAbsentError
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.storage.interface import BlobInfo, Progress, no_progress
+from modelreg.registry.storage.interface import BlobInfo, News, Progress, no_progress
 from modelreg.registry.storage.layout import FORMAT, FORMAT_NAME
 from modelreg.registry.storage.s3_blobs import S3Blobs
 from modelreg.registry.storage.s3_channels import S3Channels
@@ -27,7 +27,7 @@ from modelreg.registry.storage.s3_limits import S3Limits
 from modelreg.registry.storage.s3_location import S3Location
 from modelreg.registry.storage.s3_multipart import abort_upload, list_abandoned
 from modelreg.registry.storage.s3_objects import S3Objects
-from modelreg.registry.storage.s3_protocol import Document, Written
+from modelreg.registry.storage.s3_protocol import Written
 from modelreg.registry.storage.s3_releases import S3Releases
 
 
@@ -52,8 +52,19 @@ class S3Storage:
 
     def __init__(self, location: S3Location, *, limits: S3Limits | None = None, on_step: OnStep = nothing) -> None:
         client = S3Client(location, limits or S3Limits(), on_step=on_step)
-        self._location = location
         self._format, quirks = _read_format(S3Objects(client))
+        self._set_up(client, quirks)
+
+    @classmethod
+    def connect(cls, location: S3Location, *, limits: S3Limits | None = None, on_step: OnStep = nothing) -> S3Storage:
+        """Return a store without asking whether there is one: for a look at a pointer that is one request."""
+        made = cls.__new__(cls)
+        made._format = b""
+        made._set_up(S3Client(location, limits or S3Limits(), on_step=on_step), Quirks())
+        return made
+
+    def _set_up(self, client: S3Client, quirks: Quirks) -> None:
+        self._location = client.location
         self._objects = S3Objects(client, bare_etags=quirks.bare_etags)
         self._blobs = S3Blobs(self._objects)
         self._releases = S3Releases(self._objects, self._blobs)
@@ -179,9 +190,9 @@ class S3Storage:
         """Return the verified pointer, read once, or None where the channel never had one."""
         return self._channels.read_pointer(model, channel)
 
-    def read_pointer_if_changed(self, model: str, channel: str, *, etag: str) -> Document | None:
-        """Return the pointer with its ETag, or None where it still has this one."""
-        return self._channels.read_pointer_if_changed(model, channel, etag=etag)
+    def poll_pointer(self, model: str, channel: str, *, mark: str) -> News | None:
+        """Return the verified pointer with its ETag, or None where it still has this one, or is not there."""
+        return self._channels.poll_pointer(model, channel, mark=mark)
 
     def swap_pointer(self, new: Pointer, *, expected: Pointer | None) -> None:
         """

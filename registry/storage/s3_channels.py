@@ -18,6 +18,7 @@ from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import InvalidReferenceError, ModelregError, NotFoundError, StorageError
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage.files import FileOps
+from modelreg.registry.storage.interface import News
 from modelreg.registry.storage.rules import check_channel, check_swap, parse_channel_pointer
 from modelreg.registry.storage.s3_objects import S3Objects
 from modelreg.registry.storage.s3_protocol import (
@@ -57,9 +58,10 @@ class S3Channels:
         found = self._run(self._talk(model, channel), read_steps())
         return None if found is None else found.pointer
 
-    def read_pointer_if_changed(self, model: str, channel: str, *, etag: str) -> Document | None:
-        """Return the pointer with its ETag, or None where it still has this one (or is gone): a few bytes each time."""
-        return self._talk(model, channel).read_pointer_if_changed(etag)
+    def poll_pointer(self, model: str, channel: str, *, mark: str) -> News | None:
+        """Return the pointer with its ETag, or None where it still has this one, or is not there: one small request."""
+        found = self._talk(model, channel).read_pointer_if_changed(mark)
+        return None if found is None else News(pointer=found.pointer, mark=found.etag)
 
     def read_history(self, model: str, channel: str, generation: int) -> Pointer:
         """Return one generation's pointer document, verified."""
@@ -170,7 +172,7 @@ class _Talk:
 
     def read_pointer_if_changed(self, etag: str) -> Document | None:
         """Return the pointer unless it still has this ETag."""
-        found = self._objects.read_if_changed(self._pointer, etag=etag)
+        found = self._objects.read_if_changed(self._pointer, etag=etag) if etag else self._objects.read(self._pointer)
         return None if found is None else self._parse(self._pointer, found.data, found.etag)
 
     def _read_document(self, path: str, *, generation: int | None = None) -> Document | None:

@@ -50,8 +50,13 @@ def test_the_main_job_runs_on_a_store_in_s3(s3_server: S3Server, tmp_path: Path)
     assert "nothing damaged" in cli(home, "verify", "--events").out
     assert "all is well" in cli(home, "doctor").out
     assert len(cli(home, "history", "lenet", "--json").document["generations"]) == 3
-    for words in (("show", "lenet:1"), ("list", "lenet"), ("diff", "lenet:1", "lenet:2"), ("show", "lenet")):
+    for words in (("show", "lenet:1"), ("list",), ("diff", "lenet:1", "lenet:2"), ("show", "lenet")):
         assert "lenet" in cli(home, *words).out
+    pathless = run_cli("which", "-q", "lenet@production", home=home)
+    assert (pathless.code, pathless.out) == (1, "")
+    assert "modelreg pull lenet@production --into DIR" in pathless.err
+    pulled = cli(home, "pull", "lenet@production", "--into", tmp_path / "served", "--json").document
+    assert Path(pulled["plans"]["cpu"]).stat().st_size == pulled["fetched_bytes"] > 0
     (home / "registry.db").unlink()
     assert run_cli("rollback", "lenet@production", "--to-generation", 2, home=home).code == 0
     refused = run_cli("init", home=home)

@@ -283,6 +283,22 @@ def test_swaps_build_a_history(store: Storage) -> None:
         store.read_history("lenet", "production", 4)
 
 
+def test_polling_tells_what_is_new_and_nothing_else(store: Storage) -> None:
+    assert store.poll_pointer("lenet", "production", mark="") is None
+    release = published(store)
+    (first,) = chain_of(store, length=1, release=release)
+    news = store.poll_pointer("lenet", "production", mark="")
+    assert news is not None
+    assert news.pointer == first
+    assert store.poll_pointer("lenet", "production", mark=news.mark) is None
+    second = pointer_after(first, release=release)
+    store.swap_pointer(second, expected=first)
+    after = store.poll_pointer("lenet", "production", mark=news.mark)
+    assert after is not None
+    assert after.pointer == second
+    assert after.mark != news.mark
+
+
 def test_channels_do_not_touch_each_other(store: Storage) -> None:
     release = published(store)
     for model, channel in [("b", "x"), ("a", "y"), ("a", "x")]:
