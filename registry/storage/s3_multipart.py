@@ -183,9 +183,10 @@ def list_uploads(objects: S3Objects, prefix: str) -> Iterator[UnfinishedUpload]:
         page = send_surely(objects, "list_multipart_uploads", prefix, **markers)
         for entry in page.get("Uploads", ()):
             yield UnfinishedUpload(path=entry["Key"][cut:], upload_id=entry["UploadId"], begun=entry["Initiated"])
-        if not page.get("IsTruncated"):
+        names = ("KeyMarker", "UploadIdMarker")
+        markers = {name: page[f"Next{name}"] for name in names if page.get(f"Next{name}")}
+        if not page.get("IsTruncated") or not markers:  # SeaweedFS calls a last page truncated that is just full
             return
-        markers = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
 
 def list_parts(objects: S3Objects, upload: UnfinishedUpload) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from modelreg_testing.cli import Shop, run_cli
@@ -64,34 +65,36 @@ def test_watching_follows_until_it_is_told_to_stop(shop: Shop, tmp_path: Path) -
     promoted(shop)
     served = tmp_path / "served" / "pointer.json"
 
-    def wait_for(generation: int) -> None:
+    def wait_for(is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if served.exists() and json.loads(served.read_bytes())["generation"] == generation:
-                return
+        while not is_so():
+            assert time.monotonic() < deadline
             time.sleep(0.02)
-        raise AssertionError(f"generation {generation} never came")
+
+    def is_at(generation: int) -> bool:
+        return served.exists() and json.loads(served.read_bytes())["generation"] == generation
 
     words = ("pull", "lenet@production", "--into", str(tmp_path / "served"), "--watch", "--interval", "0.05")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "modelreg.cli", "--home", str(shop.path), *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    said = tmp_path / "said"
+    with said.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "modelreg.cli", "--home", str(shop.path), *words],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
     try:
-        wait_for(1)
+        wait_for(lambda: is_at(1))
         store = shop.path / "store"
         store.rename(tmp_path / "away")
-        time.sleep(0.3)
+        wait_for(lambda: "what is current here stays so" in said.read_text())
         (tmp_path / "away").rename(store)
         assert shop.cli("promote", "lenet:2", "--to", "production").code == 0
-        wait_for(2)
+        wait_for(lambda: is_at(2))
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=30)
     finally:
         process.kill()
     assert [line for line in out.splitlines() if "generation 1" in line]
     assert [line for line in out.splitlines() if "generation 2" in line]
-    assert "what is current here stays so" in err
     assert process.returncode in (0, 130, 143)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from modelreg.registry.clock import parse_iso
-from modelreg.registry.errors import ActivationUnknownError, StorageError
+from modelreg.registry.errors import ActivationUnknownError, IntegrityError, StorageError
 from modelreg.registry.pointers import Pointer, next_pointer
 from modelreg.registry.storage import s3_protocol
 from modelreg.registry.storage.s3_protocol import (
@@ -28,7 +28,7 @@ from modelreg.registry.storage.s3_protocol import (
     swap_steps,
 )
 from modelreg.registry.words import ActivationKind
-from modelreg_testing.s3_model import Checker, Explored, Flaws, Program, ending, named
+from modelreg_testing.s3_model import Checker, Explored, Flaws, Program, Store, document_of, ending, named
 
 EVERY_OUTCOME = {"done", "conflict", "unknown", "failed"}
 AT = parse_iso("2026-11-30T10:00:00+00:00")
@@ -210,3 +210,83 @@ def test_a_protocol_with_a_step_done_wrong_is_noticed(broken: Callable[..., Any]
     checker = Checker([swapper("a", swap=broken), swapper("b")], faults=1)
     with pytest.raises(AssertionError):
         checker.explore()
+
+
+# -- stores that somebody touched --------------------------------------------------------------------------
+FIRST = after(None, "1")
+SECOND = after(document_of(FIRST), "2")
+
+
+def alone(store: Store, steps: Generator[Any, Any, Any]) -> Any:
+    return Checker([], faults=0).run_alone(store, steps)[1]
+
+
+def refusing(steps: Generator[Any, Any, Any], answers: Callable[[Any], object]) -> Any:
+    """Run a program against a store that answers as it likes."""
+    answer: object = None
+    try:
+        while True:
+            answer = answers(steps.send(answer))
+    except StopIteration as stop:
+        return stop.value
+
+
+def test_a_pointer_that_is_gone_is_damage() -> None:
+    with pytest.raises(IntegrityError, match="missing"):
+        alone(Store(None, ((1, FIRST), (2, SECOND))), read_steps())
+
+
+def test_a_pointer_that_was_put_back_is_damage_and_not_rolled_forward() -> None:
+    third = after(document_of(SECOND), "3")
+    with pytest.raises(IntegrityError, match="goes on from"):
+        alone(Store(FIRST, ((1, FIRST), (2, SECOND), (3, third))), complete_steps())
+    stranger = after(document_of(after(None, "x")), "y")
+    with pytest.raises(IntegrityError, match="goes on from"):
+        alone(Store(FIRST, ((1, FIRST), (2, stranger))), complete_steps())
+
+
+def test_a_pointer_that_changes_under_a_reservation_is_damage() -> None:
+    pointers = iter([FIRST, after(None, "other")])
+
+    def answers(request: Any) -> object:
+        if isinstance(request, s3_protocol.ReadPointer):
+            return document_of(next(pointers))
+        return s3_protocol.Written.YES if isinstance(request, Reserve) else s3_protocol.Written.REFUSED
+
+    with pytest.raises(IntegrityError, match="on its own"):
+        refusing(swap_steps(SECOND, expected=FIRST), answers)
+
+
+@pytest.mark.parametrize(
+    ("reserved", "moved", "error"),
+    [
+        (s3_protocol.Written.REFUSED, s3_protocol.Written.YES, StorageError),
+        (s3_protocol.Written.LOST, s3_protocol.Written.YES, ActivationUnknownError),
+        (s3_protocol.Written.YES, s3_protocol.Written.LOST, ActivationUnknownError),
+        (s3_protocol.Written.YES, s3_protocol.Written.REFUSED, ActivationUnknownError),
+    ],
+)
+def test_a_store_that_never_says_yes_is_given_up(
+    reserved: s3_protocol.Written, moved: s3_protocol.Written, error: type[Exception]
+) -> None:
+    def answers(request: Any) -> object:
+        if isinstance(request, s3_protocol.ReadPointer):
+            return document_of(FIRST)
+        if isinstance(request, Reserve):
+            return reserved
+        return moved if isinstance(request, MovePointer) else None
+
+    with pytest.raises(error):
+        refusing(swap_steps(SECOND, expected=FIRST), answers)
+
+
+def test_a_swap_of_somebody_else_that_cannot_be_finished_is_no_outcome_of_ours() -> None:
+    def answers(request: Any) -> object:
+        if isinstance(request, s3_protocol.ReadPointer):
+            return document_of(FIRST)
+        if isinstance(request, s3_protocol.ReadHistory):
+            return document_of(SECOND)
+        return s3_protocol.Written.LOST if isinstance(request, MovePointer) else None
+
+    with pytest.raises(StorageError, match="does not answer"):
+        refusing(complete_steps(), answers)
