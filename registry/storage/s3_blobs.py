@@ -6,7 +6,6 @@ else found out by reading it. The digest in the key is the authority.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import BlobInfo, Progress, no_progress
 from modelreg.registry.storage.offered import OfferedFile, offered_file
 from modelreg.registry.storage.rules import check_digest
-from modelreg.registry.storage.s3_multipart import composite_sha256, upload_file
+from modelreg.registry.storage.s3_multipart import composite_sha256, read_parts, upload_file
 from modelreg.registry.storage.s3_objects import Head, S3Objects, sha256_base64, to_base64
 from modelreg.registry.storage.s3_protocol import Written
 from modelreg.registry.storage.s3_reading import BlobReader, PieceReader
@@ -54,8 +53,10 @@ class S3Blobs:
         """Store bytes that are in memory."""
         info = BlobInfo(digest=sha256_hex(data), size_bytes=len(data))
         path = _path(info.digest)
-        if len(data) >= self._limits.look_first_bytes and self._is_stored(info):
-            return info
+        if len(data) >= self._limits.look_first_bytes:
+            head = self._objects.head(path)
+            if head is not None and self._is_sound(info, head):
+                return info
         for attempt in range(self._limits.tries):
             if self._objects.create_surely(path, data) is Written.YES:
                 return info
@@ -71,21 +72,19 @@ class S3Blobs:
 
     def _put_large(self, source: OfferedFile, *, progress: Progress) -> BlobInfo:
         """Hash the file, and upload it unless the store has it."""
-        part_bytes = self._limits.part_size(source.size_bytes)
-        digest, parts = _hash_parts(source, part_bytes)
+        digest, size_bytes = copy_hashing(source.read, None, expected_bytes=source.size_bytes, progress=no_progress)
         source.require_unchanged()
-        info = BlobInfo(digest=digest, size_bytes=source.size_bytes)
-        composite = composite_sha256(parts)
-        if self._is_stored(info, composite=composite):
-            progress(info.size_bytes)
+        info = BlobInfo(digest=digest, size_bytes=size_bytes)
+
+        def is_stored() -> bool:
+            head = self._objects.head(_path(digest))
+            return head is not None and self._is_sound(info, head, composite=self._hash_parts(source, head))
+
+        if is_stored():
+            progress(size_bytes)
             return info
-        upload_file(
-            self._objects,
-            _path(digest),
-            source,
-            digest=digest,
-            is_there=lambda: self._is_stored(info, composite=composite),
-            progress=progress,
+        composite = upload_file(
+            self._objects, _path(digest), source, digest=digest, is_there=is_stored, progress=progress
         )
         head = self._objects.head(_path(digest))
         if head is None or judge(head, digest, info.size_bytes, composite) is False:
@@ -95,10 +94,13 @@ class S3Blobs:
             )
         return info
 
-    def _is_stored(self, info: BlobInfo, *, composite: str = "") -> bool:
-        """Return whether the store has these bytes, as far as it is known without sending them."""
-        head = self._objects.head(_path(info.digest))
-        return head is not None and self._is_sound(info, head, composite=composite)
+    def _hash_parts(self, source: OfferedFile, head: Head) -> str:
+        """Return what S3 would tell of the file in parts of our size; empty where it told nothing of that kind."""
+        if "-" not in head.sha256 or head.size_bytes != source.size_bytes:
+            return ""
+        source.rewind()
+        parts = read_parts(source, part_bytes=self._limits.part_size(source.size_bytes))
+        return composite_sha256([sha256_base64(part) for part in parts])
 
     def _is_sound(self, info: BlobInfo, head: Head, *, composite: str = "") -> bool:
         if self._verified.get(info.digest) == head.etag and head.etag:
@@ -227,21 +229,6 @@ def judge(head: Head, digest: str, size_bytes: int, composite: str) -> bool | No
     if not head.sha256 or "-" in head.sha256:
         return None  # parts of another size say nothing
     return head.sha256 == to_base64(bytes.fromhex(digest))
-
-
-def _hash_parts(source: OfferedFile, part_bytes: int) -> tuple[str, list[str]]:
-    """Return the SHA-256 of a file in hex, and those of its parts in base64."""
-    whole = hashlib.sha256()
-    parts: list[str] = []
-    buffer = memoryview(bytearray(part_bytes))
-    while True:
-        filled = 0
-        while filled < part_bytes and (count := source.read(buffer[filled:])):
-            filled += count
-        if not filled:
-            return whole.hexdigest(), parts
-        whole.update(buffer[:filled])
-        parts.append(sha256_base64(buffer[:filled]))
 
 
 def _path(digest: str) -> str:

@@ -97,7 +97,9 @@ class _Upload:
         hasher = hashlib.sha256()
         jobs = (
             partial(self._send, upload_id, number, data, have.get(number))
-            for number, data in enumerate(self._read_parts(hasher.update), start=1)
+            for number, data in enumerate(
+                read_parts(self._source, part_bytes=self._part_bytes, see=hasher.update), start=1
+            )
         )
         sent = []
         for part in run_ahead(jobs, workers=self._client.limits.workers):
@@ -109,17 +111,6 @@ class _Upload:
         self._source.require_unchanged()
         self._complete(upload_id, sent)
         return composite_sha256([part.sha256 for part in sent])
-
-    def _read_parts(self, update: Callable[[memoryview], None]) -> Iterator[memoryview]:
-        while True:
-            buffer = memoryview(bytearray(self._part_bytes))
-            filled = 0
-            while filled < len(buffer) and (count := self._source.read(buffer[filled:])):
-                filled += count
-            if not filled:
-                return
-            update(buffer[:filled])
-            yield buffer[:filled]
 
     def _resume(self) -> tuple[str, dict[int, dict[str, Any]]]:
         """Return the newest upload to this key with the parts that it has, or a new one."""
@@ -157,6 +148,21 @@ class _Upload:
 
     def _send_surely(self, operation: str, **parameters: Any) -> dict[str, Any]:
         return send_surely(self._objects, operation, self._path, **parameters)
+
+
+def read_parts(
+    source: OfferedFile, *, part_bytes: int, see: Callable[[memoryview], None] = lambda _part: None
+) -> Iterator[memoryview]:
+    """Yield a file in parts, each in memory of its own; `see` is called with each, in order."""
+    while True:
+        buffer = memoryview(bytearray(part_bytes))
+        filled = 0
+        while filled < part_bytes and (count := source.read(buffer[filled:])):
+            filled += count
+        if not filled:
+            return
+        see(buffer[:filled])
+        yield buffer[:filled]
 
 
 def send_surely(objects: S3Objects, operation: str, path: str, **parameters: Any) -> dict[str, Any]:
