@@ -114,7 +114,9 @@ class _Upload:
 
     def _resume(self) -> tuple[str, dict[int, dict[str, Any]]]:
         """Return the newest upload to this key with the parts that it has, or a new one."""
-        mine = [upload for upload in list_uploads(self._objects, self._path) if upload.path == self._path]
+        mine: list[UnfinishedUpload] = []
+        with suppress(StorageError):  # not allowed, or not known to the server: then nothing can be taken up
+            mine = [upload for upload in list_uploads(self._objects, self._path) if upload.path == self._path]
         if mine:
             newest = max(mine, key=lambda upload: upload.begun)
             with suppress(UploadGoneError):
