@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,9 @@ from modelreg.registry.storage import s3_check
 from modelreg.registry.storage.open import create_storage
 from modelreg.registry.storage.s3 import Quirks
 from modelreg.registry.storage.s3_check import check_server
-from modelreg.registry.storage.s3_objects import S3Objects
+from modelreg.registry.storage.s3_client import S3Client
+from modelreg.registry.storage.s3_failures import S3Failure
+from modelreg.registry.storage.s3_objects import Part, S3Objects
 from modelreg.registry.storage.s3_protocol import Written
 from modelreg_testing.s3_server import BUCKET, LIMITS, S3Server, localbucket, reopened
 from modelreg_testing.storage import chain_of, published
@@ -155,3 +158,106 @@ def test_an_error_in_one_of_the_threads_is_raised() -> None:
     with pytest.raises(StorageError, match="away"):
         s3_check._together(fail)
     assert threading.active_count() == before
+
+
+# -- each way to fail, from a server that answers as it is told ---------------------------------------------
+YES, NO = Written.YES, Written.REFUSED
+
+
+class Scripted:
+    """Objects whose answers are given; what runs out stays as it was last."""
+
+    def __init__(self, *, create: list[Written], replace: list[Written], contents: list[bytes | None]) -> None:
+        self._create, self._replace, self._contents = create, replace, contents
+
+    def create(self, _path: str, _data: bytes) -> Written:
+        return self._create.pop(0) if len(self._create) > 1 else self._create[0]
+
+    def replace(self, _path: str, _data: bytes, *, etag: str) -> Written:
+        assert etag
+        return self._replace.pop(0) if len(self._replace) > 1 else self._replace[0]
+
+    def read(self, _path: str) -> Part | None:
+        data = self._contents.pop(0) if len(self._contents) > 1 else self._contents[0]
+        return None if data is None else Part(data=data, total_bytes=len(data), etag='"e"')
+
+    def read_part(self, path: str, **_options: object) -> Part | None:
+        return self.read(path)
+
+    def where(self, path: str) -> str:
+        return path
+
+    def list_files(self, _folder: str) -> list[tuple[str, int]]:
+        return []
+
+    list_folders = list_files
+
+
+@pytest.mark.parametrize(
+    ("check", "create", "replace_", "contents", "found"),
+    [
+        ("_create", [YES, NO], [NO], [b"second"], "a refused write took place"),
+        ("_replace", [YES], [NO], [b"first", b"wrong"], "a refused write took place"),
+        ("_replace", [YES], [NO, YES, YES], [b"first"], "no more was accepted"),
+        ("_replace", [YES], [NO, YES, NO, YES], [b"first"], "not there was replaced"),
+        ("_replace", [YES], [NO, YES, NO, NO], [b"first"], "a refused write took place"),
+        ("_replace", [YES], [NO, YES, NO, NO], [b"first", b"first", b"second"], ""),
+        ("_race", [YES], [NO], [b"0"], "of them were told that they did"),
+        ("_round_trip", [YES], [NO], [b"5;chunk-signature=0"], "framing of a checksum"),
+        ("_read_after_write", [YES], [YES], [b"0"], "something caches"),
+        ("_list_after_write", [YES], [YES], [b"0"], "it shows []"),
+    ],
+)
+def test_each_way_to_fail_is_told_apart(
+    check: str, create: list[Written], replace_: list[Written], contents: list[bytes | None], found: str
+) -> None:
+    objects: Any = Scripted(create=list(create), replace=list(replace_), contents=list(contents))
+    told = getattr(s3_check._Trial(objects, "check/x"), check)()
+    assert found in told
+    assert bool(told) == bool(found)
+
+
+def test_a_byte_range_that_is_not_kept_is_told(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = S3Objects.read_part
+    monkeypatch.setattr(
+        S3Objects,
+        "read_part",
+        lambda self, path, *, start, size_bytes, etag: keep(self, path, start=0, size_bytes=size_bytes, etag=etag),
+    )
+    objects = S3Objects(S3Client(s3_server.location(), LIMITS))
+    assert "byte ranges" in s3_check._Trial(objects, "check/x")._round_trip()
+
+
+def test_a_server_without_multipart_uploads_is_told(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_more: object) -> None:
+        raise StorageError("NotImplemented")
+
+    monkeypatch.setattr(s3_check, "send_surely", refuse)
+    objects = S3Objects(S3Client(s3_server.location(), LIMITS))
+    assert s3_check._Trial(objects, "check/x")._parts() == "NotImplemented"
+
+
+def test_what_was_written_and_is_not_there_is_told() -> None:
+    objects: Any = Scripted(create=[YES, NO], replace=[NO], contents=[None])
+    with pytest.raises(StorageError, match="is not there"):
+        s3_check._Trial(objects, "check/x")._create()
+
+
+def test_what_cannot_be_removed_afterwards_fails_nobody(monkeypatch: pytest.MonkeyPatch, s3_server: S3Server) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise StorageError("AccessDenied")
+
+    monkeypatch.setattr(S3Objects, "list_files", refuse)
+    s3_check._Trial(S3Objects(S3Client(s3_server.location(), LIMITS)), "check/x").remove_all()
+
+
+@pytest.mark.parametrize(("code", "found"), [("SlowDown", "unclear"), ("BadDigest", "yes")])
+def test_what_a_wrong_checksum_brings_is_noted(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, code: str, found: str
+) -> None:
+    def refuse(*_arguments: object, **_more: object) -> None:
+        raise S3Failure(code, 400, "", where="")
+
+    monkeypatch.setattr(S3Client, "send", refuse)
+    told = s3_check._Trial(S3Objects(S3Client(s3_server.location(), LIMITS)), "check/x")._wrong_checksum()
+    assert told.startswith(found)
