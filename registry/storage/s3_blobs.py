@@ -103,7 +103,7 @@ class S3Blobs:
         return composite_sha256([sha256_base64(part) for part in parts])
 
     def _is_sound(self, info: BlobInfo, head: Head, *, composite: str = "") -> bool:
-        if self._verified.get(info.digest) == head.etag and head.etag:
+        if self._is_known(info.digest, head):
             return True
         told = judge(head, info.digest, info.size_bytes, composite)
         if told is None:
@@ -133,6 +133,18 @@ class S3Blobs:
     def verify_blob(self, digest: str, *, progress: Progress) -> int:
         """Read the whole blob and compare its digest; return its size."""
         return self._stream(digest, None, progress=progress)
+
+    def verify_blob_again(self, digest: str, *, progress: Progress) -> int:
+        """Do the same, but let what this process has read be read once while its ETag stays; return its size."""
+        if digest in self._verified:
+            head = self._objects.head(_path(digest))
+            if head is not None and self._is_known(digest, head):
+                progress(head.size_bytes)
+                return head.size_bytes
+        return self.verify_blob(digest, progress=progress)
+
+    def _is_known(self, digest: str, head: Head) -> bool:
+        return bool(head.etag) and self._verified.get(digest) == head.etag
 
     def _stream(self, digest: str, write: Write | None, *, progress: Progress) -> int:
         reader = self._reader(digest)
@@ -184,8 +196,7 @@ class S3Blobs:
         head = self._objects.head(_path(digest))
         if head is None:
             raise self._absent(digest)
-        is_known = self._verified.get(digest) == head.etag and bool(head.etag)
-        if not is_known and judge(head, digest, head.size_bytes, "") is not True:
+        if not self._is_known(digest, head) and judge(head, digest, head.size_bytes, "") is not True:
             self.verify_blob(digest, progress=no_progress)
         if head.size_bytes != size_bytes:
             raise IntegrityError(f"{what} is stated to have {size_bytes} bytes, its blob has {head.size_bytes}")

@@ -60,7 +60,7 @@ class S3Releases:
         progress(read_bytes)
         for file in manifest_files(manifest, where=f"of release {release}"):
             try:
-                found_bytes = self._blobs.verify_blob(file.digest, progress=progress)
+                found_bytes = self._blobs.verify_blob_again(file.digest, progress=progress)
             except (IntegrityError, NotFoundError) as error:
                 raise IntegrityError(f"release {release} is damaged at {file.path}: {error}") from error
             if found_bytes != file.size_bytes:

@@ -75,6 +75,7 @@ def test_a_server_that_can_be_trusted_is_told_so(s3_server: S3Server) -> None:
     assert {"name": "clock", "passed": None, "found": "agrees with the server's"} in document["results"]
 
 
+@pytest.mark.slow
 def test_a_server_that_ignores_conditions_is_refused_and_nothing_is_made(s3_server: S3Server, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with localbucket(tmp_path / "data") as liar:

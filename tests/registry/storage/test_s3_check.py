@@ -44,6 +44,7 @@ def found_by(server: S3Server) -> dict[str, tuple[bool | None, str]]:
     return {result.name: (result.passed, result.found) for result in check.results}
 
 
+@pytest.mark.slow
 def test_a_server_that_keeps_conditions_passes_and_nothing_is_left(s3_server: S3Server) -> None:
     location = s3_server.location()
     check = check_server(location, limits=LIMITS)
@@ -54,6 +55,7 @@ def test_a_server_that_keeps_conditions_passes_and_nothing_is_left(s3_server: S3
     assert "Contents" not in s3_server.boto.list_objects_v2(Bucket=BUCKET, Prefix=location.prefix)
 
 
+@pytest.mark.slow
 def test_a_server_that_ignores_conditions_is_refused_with_the_reason(liar: S3Server) -> None:
     location = liar.location()
     check = check_server(location, limits=LIMITS)
@@ -66,12 +68,14 @@ def test_a_server_that_ignores_conditions_is_refused_with_the_reason(liar: S3Ser
     assert "Contents" not in liar.boto.list_objects_v2(Bucket=BUCKET, Prefix=location.prefix)
 
 
+@pytest.mark.slow
 def test_a_server_that_ignores_checksums_is_noted_and_not_refused(liar: S3Server) -> None:
     passed, found = found_by(liar)["a wrong SHA-256 is refused"]
     assert passed is None
     assert "reads what it stores" in found
 
 
+@pytest.mark.slow
 def test_a_server_that_wants_etags_without_quotes_is_noted_in_the_store(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +97,7 @@ def test_a_server_that_wants_etags_without_quotes_is_noted_in_the_store(
     assert (form.name, form.passed) == ("ETags in conditions", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "answer", "found"),
     [
@@ -138,6 +143,7 @@ def test_a_bucket_that_is_not_there_is_named(s3_server: S3Server) -> None:
     assert "Create the bucket" in caught.value.hint()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hours", "word"), [(2, "behind"), (-2, "ahead of"), (None, "does not tell")])
 def test_a_clock_that_is_off_is_noted(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, hours: int | None, word: str

@@ -221,6 +221,7 @@ def parts(place: Place) -> S3Storage:
     return S3Storage(place.through.location, limits=limits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [*PASSING, Fault.CUT], ids=lambda fault: str(fault.name))
 def test_a_fault_at_any_request_of_a_transfer_is_survived(
     place: Place, parts: S3Storage, fault: Fault, tmp_path: Path
@@ -314,6 +315,7 @@ def check_objects(server: S3Server, store: S3Storage) -> int:
     return at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", [promote, upload], ids=lambda operation: operation.__name__)
 def test_a_kill_before_any_request_leaves_a_whole_store(
     s3_server: S3Server, operation: Callable[[S3Storage], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

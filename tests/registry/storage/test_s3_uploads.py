@@ -214,6 +214,22 @@ def test_a_blob_can_be_sought_in(store: S3Storage, source: Path) -> None:
     assert raw.closed
 
 
+def test_what_was_read_a_moment_ago_is_not_read_again_while_it_stays_the_same(
+    store: S3Storage, s3_server: S3Server
+) -> None:
+    release = published(store, content={"a": b"x" * 100, "b": b"y" * 100})
+    sent: list[str] = []
+    again = reopened(store, on_step=lambda _number, name, key: sent.append(f"{name} {key.split('/')[2]}"))
+    size_bytes = again.verify_release(release)
+    assert sent.count("get_object blobs") == 2
+    done: list[int] = []
+    assert again.verify_release(release, progress=done.append) == size_bytes == sum(done)
+    assert sent.count("get_object blobs") == 2
+    s3_server.boto.put_object(**key_of(store, sha256_hex(b"x" * 100)), Body=b"X" * 100)
+    with pytest.raises(IntegrityError, match=release):
+        again.verify_release(release)
+
+
 def test_a_blob_that_is_replaced_while_it_is_read_is_told(store: S3Storage, s3_server: S3Server, source: Path) -> None:
     info = store.put_file(source)
     step = at("get_object", 3, lambda: s3_server.boto.put_object(**key_of(store, info.digest), Body=b"else"))
