@@ -31,9 +31,15 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """Run a real S3 server for all tests of this process that ask for one, and set the credentials for it."""
-    from modelreg_testing.s3_server import ENVIRONMENT, FOREIGN, seaweedfs
+    """Run a real S3 server for all tests of this process that ask for one, and set the credentials for it.
 
+    MODELREG_TEST_S3_ENDPOINT names one that is running, with a bucket `models`; the credentials are the user's then.
+    """
+    from modelreg_testing.s3_server import ENVIRONMENT, FOREIGN, S3Server, seaweedfs
+
+    if endpoint := os.environ.get("MODELREG_TEST_S3_ENDPOINT"):
+        yield S3Server(endpoint)
+        return
     with pytest.MonkeyPatch.context() as patch:
         for name in FOREIGN:
             patch.delenv(name, raising=False)

@@ -73,7 +73,7 @@ def reopened(storage: S3Storage, *, on_step: OnStep = nothing, limits: S3Limits 
 
 
 def plain_client(endpoint_url: str) -> Any:
-    """Return a boto3 client without anything of ours."""
+    """Return a boto3 client without anything of ours; the credentials are those of the environment."""
     import boto3.session
     from botocore.config import Config
 
@@ -85,8 +85,7 @@ def plain_client(endpoint_url: str) -> Any:
         response_checksum_validation="when_required",
         s3={"addressing_style": "path"},
     )
-    session = boto3.session.Session(ACCESS_KEY, SECRET_KEY, region_name="us-east-1")
-    return session.client("s3", endpoint_url=endpoint_url, config=config)
+    return boto3.session.Session().client("s3", endpoint_url=endpoint_url, config=config)
 
 
 @contextmanager
