@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from modelreg.registry.errors import ModelregError
     from modelreg.registry.storage.interface import Storage
     from modelreg.registry.words import Json
-    from modelreg.runtime.pull import Pulled, PullRequest
+    from modelreg.runtime.pull import Pulled, PullFolder, PullRequest
 
 
 @make_command(
@@ -93,12 +93,10 @@ def command(
         _Teller(as_json=invocation.as_json).pulled(pulled)
 
 
-def _follow(invocation: Invocation, folder: object, request: PullRequest, *, interval_s: float) -> None:
+def _follow(invocation: Invocation, folder: PullFolder, request: PullRequest, *, interval_s: float) -> None:
     from modelreg.cli.progress import interrupted_by_signals
     from modelreg.runtime.following import follow
-    from modelreg.runtime.pull import PullFolder
 
-    assert isinstance(folder, PullFolder)
     with interrupted_by_signals():
         print_note(f"following {request.name}, looking every {interval_s:g} s")
         follow(

@@ -238,6 +238,18 @@ def test_a_fault_at_any_request_of_a_transfer_is_survived(
         parts._objects.client._client().delete_object(Bucket=BUCKET, Key=key)
 
 
+@pytest.mark.parametrize("fault", [Fault.ERROR_AS_200, Fault.RESET_AFTER, Fault.ERROR_AFTER, Fault.LATE])
+def test_a_completion_that_is_not_heard_of_is_looked_for(
+    place: Place, parts: S3Storage, fault: Fault, tmp_path: Path
+) -> None:
+    (tmp_path / "source").write_bytes(LARGE)
+    place.proxy.plan_once(fault, lambda seen: seen.method == "POST" and "uploadId" in seen.path)
+    info = parts.put_file(tmp_path / "source")
+    assert place.direct.verify_blob(info.digest) == len(LARGE)
+    place.proxy.deliver_late()
+    assert place.direct.verify_blob(info.digest) == len(LARGE)
+
+
 def test_bytes_changed_on_the_way_are_noticed(place: Place, tmp_path: Path) -> None:
     info = place.direct.put_bytes(b"plan" * 1000)
     place.proxy.plan_once(Fault.CHANGED, any_request, times=9)

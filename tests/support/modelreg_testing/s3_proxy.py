@@ -31,6 +31,8 @@ class Fault(Enum):
     ERROR = auto()
     ERROR_AFTER = auto()
     """The server acts, and the answer is a 500."""
+    ERROR_AS_200 = auto()
+    """The server acts, and the answer is an error under status 200, as S3 may end a long completion."""
     CUT = auto()
     """The server's answer breaks off in the middle of its body."""
     CHANGED = auto()
@@ -42,6 +44,7 @@ _REFUSALS = {
     Fault.TOO_MANY: (429, "TooManyRequestsException"),
     Fault.ERROR: (500, "InternalError"),
     Fault.ERROR_AFTER: (500, "InternalError"),
+    Fault.ERROR_AS_200: (200, "InternalError"),
 }
 
 
@@ -178,8 +181,8 @@ class _Handler(BaseHTTPRequestHandler):
         status, said, data = self.proxy.pass_on(self.command, self.path, headers, body)
         if fault is Fault.RESET_AFTER:
             self._reset()
-        elif fault is Fault.ERROR_AFTER:
-            self._answer(500, [], _refusal(fault))
+        elif fault in (Fault.ERROR_AFTER, Fault.ERROR_AS_200):
+            self._answer(_REFUSALS[fault][0], [], _refusal(fault))
         elif fault is Fault.CUT:
             self._answer(status, said, data, cut=max(1, len(data) // 2))
             self._reset()
