@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +65,7 @@ def command(
 
     DIR/current is a link to the release, DIR/pointer.json says which it is. Only what is missing is fetched, every file
     is checked against its digest, and what was current stays so until the new release is complete. No database is
-    needed, and no right to write to the store.
+    needed, and no right to write to the store. --watch goes on until Ctrl-C or SIGTERM, and then exits with 0.
     """
     if reference.channel is None:
         raise click.UsageError(f"{reference} names no channel, write {reference.model}@CHANNEL")
@@ -97,7 +98,7 @@ def _follow(invocation: Invocation, folder: PullFolder, request: PullRequest, *,
     from modelreg.cli.progress import interrupted_by_signals
     from modelreg.runtime.following import follow
 
-    with interrupted_by_signals():
+    with suppress(KeyboardInterrupt), interrupted_by_signals():  # being told to stop is how this ends
         print_note(f"following {request.name}, looking every {interval_s:g} s")
         follow(
             _Source(request.store_url),
