@@ -18,6 +18,7 @@ from modelreg.registry.contents import StoredFile
 from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError, StorageError, UsageError
 from modelreg.registry.manifest import make_manifest
 from modelreg.registry.pointers import Pointer
+from modelreg.registry.storage import s3_client
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.storage.local import LocalStorage
 from modelreg.registry.storage.s3 import S3Storage
@@ -25,7 +26,7 @@ from modelreg.registry.words import Precision
 from modelreg.runtime.following import follow, next_wait_s, pull_once
 from modelreg.runtime.pull import Pulled, PullFolder, PullRequest, choose_engines
 from modelreg_testing.records import TRT, make_engine, make_version
-from modelreg_testing.s3_server import LIMITS, S3Server
+from modelreg_testing.s3_server import LIMITS, READER, S3Server, reopened
 from modelreg_testing.storage import MemoryStorage, pointer_after, stored_files
 from modelreg_testing.storage_faults import counting_ops, failing_ops, in_child, killing_ops, overwrite
 
@@ -139,6 +140,26 @@ def test_a_look_at_a_store_in_s3_that_has_no_news_is_one_small_request(s3_server
     sent.clear()
     assert not pull_once(Counted(store), folder, REQUEST).changed
     assert sent == ["get_object"]
+
+
+def test_a_serving_host_needs_no_right_to_write(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = s3_server.make_store()
+    pointer = activate(store, "one")
+    monkeypatch.setattr(s3_client, "_clients", type(s3_client._clients)())
+    for name, value in READER.items():
+        monkeypatch.setenv(name, value)
+    reading = reopened(store)
+    assert pull(reading, tmp_path / "into").changed
+    assert check_folder(tmp_path / "into") == 1
+    for use in (reading.require_writable, lambda: reading.put_bytes(b"x")):
+        with pytest.raises(StorageError, match="AccessDenied") as caught:
+            use()
+        assert "access" in caught.value.hint()
+    with pytest.raises(StorageError, match="AccessDenied"):
+        reading.swap_pointer(pointer_after(pointer, release=pointer.release), expected=pointer)
+    assert reading.complete_reserved("lenet", "production") == pointer
 
 
 def test_only_the_targets_of_this_host_come_unless_others_are_named(storage: Storage, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from modelreg.registry.storage.s3_limits import S3Limits
 from modelreg.registry.storage.s3_location import S3Location
 
 ACCESS_KEY, SECRET_KEY = "modelreg-test", "modelreg-test-secret"
+READER = {"AWS_ACCESS_KEY_ID": "modelreg-reader", "AWS_SECRET_ACCESS_KEY": "modelreg-reader-secret"}
+"""Credentials of the same server that may read and list, and nothing else."""
 BUCKET = "models"
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -91,12 +93,19 @@ def plain_client(endpoint_url: str) -> Any:
 @contextmanager
 def seaweedfs(folder: Path) -> Iterator[S3Server]:
     """Run SeaweedFS with its data in `folder`."""
-    identity = {
-        "name": "test",
-        "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
-        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-    }
-    (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+    identities = [
+        {
+            "name": "test",
+            "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        },
+        {
+            "name": "reader",
+            "credentials": [{"accessKey": READER["AWS_ACCESS_KEY_ID"], "secretKey": READER["AWS_SECRET_ACCESS_KEY"]}],
+            "actions": ["Read", "List"],
+        },
+    ]
+    (folder / "s3.json").write_text(json.dumps({"identities": identities}))
 
     def command(port: Callable[[], int]) -> tuple[list[str], int]:
         s3_port = port()
