@@ -27,7 +27,7 @@ BESIDE_PACKAGES := $(wildcard tests examples benchmarks docs *.md LICENSE Makefi
 TYPES := build/types
 WHEEL := build/wheel-test
 
-.PHONY: help demo test lint types imports wheel-test check format clean types-tree
+.PHONY: help demo test gpu-test lint types imports wheel-test check format clean types-tree
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ demo: $(CORE) ## Register, build, validate, promote and roll back a LeNet (no GP
 
 test: $(DEV) ## Run all tests, with branch coverage
 	@$(BIN)/pytest -n $(JOBS) --cov --cov-report=term $(PYTEST)
+
+gpu-test: $(DEV) ## Build, compare and time engines on this machine's GPU, into build/gpu (needs MODELREG_GPU_TOOLCHAIN)
+	@PYTHON=$(abspath $(BIN))/python tests/gpu/run.sh build/gpu
 
 lint: $(DEV) ## Check style and formatting
 	@$(BIN)/ruff check .
@@ -48,7 +51,7 @@ format: $(DEV) ## Repair style and formatting where that is safe
 
 types: $(DEV) types-tree ## Check all types, strictly
 	@MYPYPATH=$(TYPES) $(BIN)/mypy -p modelreg | sed 's|^$(TYPES)/modelreg/||'
-	@MYPYPATH=$(TYPES):tests/support:examples/lenet $(BIN)/mypy tests benchmarks examples
+	@MYPYPATH=$(TYPES):tests/support:examples/lenet:examples/resnet50 $(BIN)/mypy tests benchmarks examples
 
 imports: $(DEV) types-tree ## Check that packages only import what lies below them
 	@PYTHONPATH=$(TYPES) $(BIN)/lint-imports --no-cache

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelreg.config.policy import Metric
-from modelreg.validators.metrics import MetricAccumulator, reference_scale
+from modelreg.validators.formulas import reference_scale
+from modelreg.validators.metrics import MetricAccumulator
 from modelreg.validators.ranking import RankAccumulator
 
 Array = NDArray[Any]

@@ -9,12 +9,21 @@ from pathlib import Path
 
 from modelreg.builders.failures import build_error
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
-from modelreg.builders.interface import Builder, BuildOptions, BuildRequest, BuildResult, OnProgress, ToolchainSpec
+from modelreg.builders.interface import (
+    BackendPart,
+    Builder,
+    BuildOptions,
+    BuildRequest,
+    BuildResult,
+    OnProgress,
+    ToolchainSpec,
+)
+from modelreg.builders.on_device import TensorRTBuilder
 from modelreg.builders.rtx import RtxBuilder
 from modelreg.registry.contents import Signature
-from modelreg.registry.errors import BuildError, MissingDependencyError, UsageError
+from modelreg.registry.errors import MissingDependencyError, UsageError
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
-from modelreg.registry.words import Backend, Json
+from modelreg.registry.words import Backend
 
 _ORT_JOBS = Path(__file__).with_name("ort.py")
 _LEVELS = ("disabled", "basic", "extended", "all")
@@ -26,13 +35,13 @@ class OrtBuilder:
 
     backend: Backend = Backend.ONNXRUNTIME
 
-    def default_recipe(self, options: BuildOptions, signature: Signature) -> Json:
+    def recipe_part(self, options: BuildOptions, signature: Signature, toolchain: ToolchainSpec) -> BackendPart:
         """Return the optimisation level: `extended`, since `all` ties the plan to the CPU that built it."""
-        del signature  # ONNX Runtime takes any shape
+        del signature, toolchain  # ONNX Runtime takes any shape, in every version
         level = options.optimisation_level or "extended"
         if level not in _LEVELS:
             raise UsageError(f"optimisation level {level!r} is none of {', '.join(_LEVELS)} of onnxruntime")
-        return {"optimisation_level": level, "seed": options.seed}
+        return BackendPart(body={"optimisation_level": level, "seed": options.seed})
 
     def refuse_target(self, target: str, toolchain: ToolchainSpec) -> str:
         """Return why not, for every target but the CPU."""
@@ -48,12 +57,12 @@ class OrtBuilder:
             # ONNX Runtime would let the plan refer to the external data of its model: give it data of its own.
             "is_big": request.size_bytes > EXTERNAL_BYTES or request.size_bytes > request.model.stat().st_size,
             "keep_io_types": request.keep_io_types,
-            **request.recipe,
+            **request.recipe["build"],
         }
         with Worker.start(toolchain.python, _ORT_JOBS, log_path=request.log_path) as worker:
             try:
                 answer, _ = worker.call(
-                    "build", body, request.inputs, timeout_s=request.timeout_s, on_progress=on_progress
+                    "build", body, request.inputs, timeout_s=request.options.timeout_s, on_progress=on_progress
                 )
             except WorkerJobError as error:
                 raise build_error(error) from error
@@ -61,20 +70,11 @@ class OrtBuilder:
         return BuildResult(files=files, checked=answer["checked"], build_s=answer["build_s"])
 
 
-BUILDERS: dict[Backend, Builder] = {Backend.ONNXRUNTIME: OrtBuilder(), Backend.TENSORRT_RTX: RtxBuilder()}
-
-
-def builder_of(backend: Backend) -> Builder:
-    """
-    Return the builder of a backend.
-
-    Raises:
-        BuildError: There is none.
-    """
-    if backend not in BUILDERS:
-        known = ", ".join(str(each) for each in BUILDERS)
-        raise BuildError(f"engines of {backend} cannot be built yet", hint=f"Backends that can: {known}.")
-    return BUILDERS[backend]
+BUILDERS: dict[Backend, Builder] = {
+    Backend.ONNXRUNTIME: OrtBuilder(),
+    Backend.TENSORRT: TensorRTBuilder(),
+    Backend.TENSORRT_RTX: RtxBuilder(),
+}
 
 
 def embedded_toolchain() -> ToolchainSpec:

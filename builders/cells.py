@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.interface import BuildRequest, OnProgress
@@ -25,6 +26,7 @@ from modelreg.registry.database import Database
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import BuildError, ModelregError
 from modelreg.registry.records import EngineRecord
+from modelreg.registry.regular_files import write_whole
 from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.words import BlobKind, EngineStatus, Json
@@ -47,6 +49,8 @@ class _Made:
     variant_files: tuple[StoredFile, ...]
     variant_digest: str
     realised: Json
+    gpu: Json
+    timing_cache: tuple[StoredFile, ...]
 
 
 def build_cell(
@@ -103,7 +107,7 @@ def _make(
     with VariantWorker(log_path=files.log, timeout_s=options.timeout_s) as worker:
         stored = files.find_variant(prepared.recipe, cell.version, database, storage)
         made = (files.variant / stored[0].path,) if stored else _derive(prepared, files, worker, source, progress)
-        model = made[0] if made else source
+        model, pinned = _pin(prepared, worker, made[0] if made else source)
         result = prepared.builder.build(
             cell.toolchain,
             BuildRequest(
@@ -111,21 +115,23 @@ def _make(
                 source=source,
                 target=cell.target,
                 signature=cell.version.source.signature,
-                recipe=prepared.recipe.body["build"],
-                flags=tuple(prepared.recipe.body["flags"]),
+                recipe=prepared.recipe.body,
+                options=options,
                 size_bytes=sum(path.stat().st_size for path in model.parent.rglob("*") if path.is_file()),
                 inputs=inputs,
                 keep_io_types=variant is None or variant.get("keep_io_types", True),
                 folder=files.plan,
                 log_path=files.log,
-                timeout_s=options.timeout_s,
+                pinned=pinned,
+                calibration=prepared.calibration,
             ),
             _part(progress, 0.5, 0.95),
         )
         realised = worker.inspect(
             result.files[0],
             model,
-            variant=variant,
+            recipe=prepared.recipe.body,
+            pinned=pinned,
             layers=result.layers,
             on_progress=_part(progress, 0.95, 0.98),
         )
@@ -133,12 +139,23 @@ def _make(
     progress(0.98, "storing")
     if variant is not None and not stored:
         stored = files.store(made, storage)
+    timing_cache = files.store([result.timing_cache], storage) if result.timing_cache else ()
+    if result.timing_cache and options.tensorrt.timing_cache:
+        write_whole(options.tensorrt.timing_cache, result.timing_cache.read_bytes())
     return _Made(
         files=files.store(result.files, storage),
         variant_files=stored,
         variant_digest=_variant_digest(stored) or cell.version.source.digest,
         realised={**realised, "checked": result.checked, "translation": list(prepared.translation.steps)},
+        gpu=result.gpu,
+        timing_cache=timing_cache,
     )
+
+
+def _pin(prepared: PreparedCell, worker: VariantWorker, model: Path) -> tuple[Path, tuple[str, ...]]:
+    """Return what is built, with a name for every node that a constraint is put on, and these names."""
+    pins = prepared.recipe.body.get("pins")
+    return worker.pin(model, pins=pins) if pins else (model, ())
 
 
 def _derive(
@@ -186,7 +203,7 @@ def _record(
     stored_log = storage.put_file(log)
     build_s = time.monotonic() - began
     with database.write() as connection:
-        target = engines.ensure_target(connection, name=cell.target)
+        target = engines.ensure_target(connection, name=cell.target, **_describe_gpu(made))
         toolchain = engines.ensure_toolchain(
             connection,
             name=spec.name,
@@ -197,6 +214,9 @@ def _record(
             actor=actor,
         )
         record_blob(connection, digest=stored_log.digest, size_bytes=stored_log.size_bytes, kind=BlobKind.LOG)
+        for file in made.timing_cache if made is not None else ():
+            kind = BlobKind.TIMING_CACHE
+            record_blob(connection, digest=file.digest, size_bytes=file.size_bytes, kind=kind)
         if made is not None and made.variant_files:
             first = engines.record_variant(
                 connection,
@@ -222,9 +242,22 @@ def _record(
             variant_digest="" if made is None else made.variant_digest,
             status=EngineStatus.FAILED if made is None else EngineStatus.BUILT,
             files=() if made is None else made.files,
-            realised={} if made is None else made.realised,
+            realised={} if made is None else _say_timing_cache(made),
             build_s=build_s,
             log_digest=stored_log.digest,
             error=error,
             actor=actor,
         )
+
+
+def _describe_gpu(made: _Made | None) -> dict[str, Any]:
+    """Return the particulars of the GPU that a plan was built on, where it was built on one."""
+    if made is None or not made.gpu:
+        return {}
+    gpu = made.gpu
+    return {"gpu": gpu["name"], "sm_count": gpu["sm_count"], "driver": gpu["driver"], "cuda": gpu["cuda"]}
+
+
+def _say_timing_cache(made: _Made) -> Json:
+    caches = [file.digest for file in made.timing_cache]
+    return {**made.realised, "timing_cache": caches[0]} if caches else made.realised

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from modelreg.builders.backends import BUILDERS
 from modelreg.builders.interface import ToolchainSpec
-from modelreg.builders.precision import version_numbers
+from modelreg.builders.trt_capabilities import version_numbers
 from modelreg.registry.records import ToolchainRecord
 
 
@@ -48,8 +48,6 @@ def choose_toolchains(target: str, known: Sequence[ToolchainSpec]) -> TargetChoi
 
 def refuse(spec: ToolchainSpec, target: str) -> str:
     """Return why a toolchain does not build for the target, or an empty string."""
-    if spec.backend not in BUILDERS:
-        return f"engines of {spec.backend} cannot be built yet"
     return BUILDERS[spec.backend].refuse_target(target, spec)
 
 

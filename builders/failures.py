@@ -5,7 +5,7 @@ from __future__ import annotations
 from modelreg.registry.errors import BuildError, PrecisionError
 from modelreg.registry.toolchains.process import WorkerJobError
 
-_EXPLAINED = ("VariantError", "NothingToConvertError", "OrtBuildError", "OrtRunError", "RtxBuildError")
+_EXPLAINED = ("VariantError", "NothingToConvertError", "OrtBuildError", "OrtRunError", "TensorRTError", "GpuError")
 """Exceptions of our job files: their message is written for the user."""
 
 

@@ -10,17 +10,18 @@ import onnx
 import onnx.checker
 from onnx import TensorProto
 
+from modelreg.builders.casts import remove_round_trips
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.graphs import (
     VariantError,
     declared_types,
     first_line,
-    kept_nodes,
     load_normalised,
     require_nodes,
     save_model,
     weight_bytes,
 )
+from modelreg.builders.kept import kept_nodes
 from modelreg.builders.subgraphs import bodies_of, copy_captures, graphs_of, settle_nodes, sort_nodes
 
 
@@ -36,18 +37,38 @@ def make_fp16(source: Path, target: Path, variant: Mapping[str, Any]) -> list[Pa
     Raises:
         VariantError: A node to exclude does not exist, or the converter failed.
     """
+    converted = convert_to_half(load_normalised(source), variant, folder=target.parent)
+    types = declared_types(converted.graph)
+    copy_captures(converted.graph, {name for name in types if types[name] == TensorProto.FLOAT16})
+    files = save_model(converted, target)
+    onnx.checker.check_model(target)
+    return files
+
+
+def convert_to_half(model: onnx.ModelProto, variant: Mapping[str, Any], *, folder: Path) -> onnx.ModelProto:
+    """
+    Return the graph with FP16 tensors and weights where the variant leaves nothing in FP32; `model` is changed.
+
+    Args:
+        model: In normal form.
+        variant: The variant part of the recipe.
+        folder: Where files may lie for a moment.
+
+    Raises:
+        VariantError: A node to exclude does not exist, or the converter failed.
+    """
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    model = load_normalised(source)
     require_nodes(model.graph, variant["excluded_nodes"])
-    model = _with_inferred_shapes(model, target.parent)
+    model = _with_inferred_shapes(model, folder)
     settings = variant["settings"]
     op_types = {*settings["blocked_ops"], *variant["excluded_op_types"]}
-    kept = kept_nodes(model.graph, names=variant["excluded_nodes"], op_types=op_types)
+    kept = kept_nodes(model.graph, variant)
+    own = {node.name for each in graphs_of(model.graph) for node in each.node}
     # The converter leaves an excluded If or Loop with a half-converted body: it is converted, and its body is not.
     outer = {node.name: node.op_type for each in graphs_of(model.graph) for node in each.node if bodies_of(node)}
     try:
-        converted = convert_float_to_float16(
+        converted: onnx.ModelProto = convert_float_to_float16(
             model,
             min_positive_val=settings["min_positive"],
             max_finite_val=settings["max_finite"],
@@ -61,11 +82,8 @@ def make_fp16(source: Path, target: Path, variant: Mapping[str, Any]) -> list[Pa
     # The converter appends its casts to the main graph, those of branches and loops too.
     settle_nodes(converted.graph)
     sort_nodes(converted.graph)
-    types = declared_types(converted.graph)
-    copy_captures(converted.graph, {name for name in types if types[name] == TensorProto.FLOAT16})
-    files = save_model(converted, target)
-    onnx.checker.check_model(target)
-    return files
+    remove_round_trips(converted.graph, own=own)
+    return converted
 
 
 def _with_inferred_shapes(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:

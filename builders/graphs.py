@@ -13,11 +13,14 @@ import onnx.version_converter
 from onnx import helper, numpy_helper
 
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
-from modelreg.builders.subgraphs import graphs_of, inner_node_names, made_names, separate_names
+from modelreg.builders.subgraphs import graphs_of, made_names, separate_names
 
 _MODERN_IR = 8
-_QDQ_OPSET = 13
-_RAISED_OPSET = 17
+_SHORT_FLOATS: dict[int, tuple[str, int]] = {
+    onnx.TensorProto.BFLOAT16: ("bfloat16", 2),
+    onnx.TensorProto.FLOAT8E4M3FN: ("float8_e4m3fn", 1),
+}
+"""Names and bytes of types that NumPy lacks; before onnx 1.19 they are taken for FP32."""
 
 
 class VariantError(Exception):
@@ -41,14 +44,17 @@ def normalise(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     Return a model in that form; the one given is changed.
 
-    Functions are inlined, constants are initialisers, initialisers are no inputs, every node has a name, and no
-    tensor in a branch or loop has the name of another: the converters skip, mistype or refuse what is not so.
+    Functions are inlined, constants are initialisers, initialisers are no inputs and state their type alone, every
+    node has a name, and no tensor in a branch or loop has the name of another: the converters skip, mistype or refuse
+    what is not so.
     """
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     for graph in graphs_of(model.graph):
         _constants_to_initialisers(graph)
     _drop_initialiser_inputs(model)
+    for graph in graphs_of(model.graph):
+        _drop_initialiser_values(graph)
     separate_names(model.graph)
     name_nodes(model.graph)
     return model
@@ -80,6 +86,8 @@ def initialiser_bytes(graph: onnx.GraphProto) -> dict[str, int]:
 
 def type_name(elem_type: int) -> str:
     """Return `float32` for `TensorProto.FLOAT` and so on."""
+    if elem_type in _SHORT_FLOATS:
+        return _SHORT_FLOATS[elem_type][0]
     return str(helper.tensor_dtype_to_np_dtype(elem_type).name) if elem_type else "unknown"
 
 
@@ -128,17 +136,9 @@ def require_nodes(graph: onnx.GraphProto, names: Iterable[str]) -> None:
             raise VariantError(f"the model has no node {name!r} to exclude", hint=hint)
 
 
-def kept_nodes(graph: onnx.GraphProto, *, names: Iterable[str], op_types: Iterable[str]) -> set[str]:
-    """Return the names of the nodes that are named or of a type, and of all nodes inside them."""
-    wanted, types = set(names), set(op_types)
-    nodes = [node for each in graphs_of(graph) for node in each.node]
-    found = [node for node in nodes if node.name in wanted or node.op_type in types]
-    return {name for node in found for name in (node.name, *inner_node_names(node))}
-
-
-def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+def raise_opset(model: onnx.ModelProto, *, at_least: int, to: int) -> onnx.ModelProto:
     """
-    Return the model at opset 13 or newer, which Q/DQ per channel needs.
+    Return the model at opset `to` where its own is below `at_least`.
 
     Raises:
         VariantError: The converter cannot raise it.
@@ -148,19 +148,19 @@ def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
     for each in foreign:
         model.opset_import.remove(each)
     current = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 0)
-    if current >= _QDQ_OPSET:
+    if current >= at_least:
         return model
     model.ir_version = max(model.ir_version, _MODERN_IR)
     before = len(model.graph.node)
     try:
-        raised = onnx.version_converter.convert_version(model, _RAISED_OPSET)
+        raised = onnx.version_converter.convert_version(model, to)
     except Exception as error:
         raise VariantError(
-            f"the opset cannot be raised from {current} to {_RAISED_OPSET}: {first_line(error)}",
-            hint="Export the model with opset 13 or newer.",
+            f"the opset cannot be raised from {current} to {to}: {first_line(error)}",
+            hint=f"Export the model with opset {at_least} or newer.",
         ) from error
     if before and not raised.graph.node:
-        raise VariantError(f"raising the opset from {current} to {_RAISED_OPSET} lost the graph")
+        raise VariantError(f"raising the opset from {current} to {to} lost the graph")
     name_nodes(raised.graph)
     return raised
 
@@ -174,6 +174,8 @@ def first_line(error: BaseException) -> str:
 def _tensor_bytes(tensor: onnx.TensorProto) -> int:
     if tensor.data_type in (0, onnx.TensorProto.STRING):
         return 0
+    if tensor.data_type in _SHORT_FLOATS:
+        return int(math.prod(tensor.dims)) * _SHORT_FLOATS[tensor.data_type][1]
     return int(math.prod(tensor.dims)) * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
@@ -225,3 +227,12 @@ def _drop_initialiser_inputs(model: onnx.ModelProto) -> None:
         del model.graph.input[:]
         model.graph.input.extend(real)
         model.ir_version = max(model.ir_version, _MODERN_IR)
+
+
+def _drop_initialiser_values(graph: onnx.GraphProto) -> None:
+    """Forget what a graph declares about its initialisers: converters change the one and not always the other."""
+    initialised = {tensor.name for tensor in graph.initializer}
+    values = [value for value in graph.value_info if value.name not in initialised]
+    if len(values) != len(graph.value_info):
+        del graph.value_info[:]
+        graph.value_info.extend(values)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from modelreg.builders.profiles import ProfileShapes
+from modelreg.builders.trt_options import TensorRTOptions
 from modelreg.registry.contents import Signature
 from modelreg.registry.records import VersionRecord
 from modelreg.registry.words import Backend, Json, Precision
@@ -20,6 +21,8 @@ from modelreg.registry.words import Backend, Json, Precision
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from modelreg.builders.calibration import CalibrationSet
 
     Array = NDArray[np.generic]
 
@@ -73,7 +76,7 @@ class CalibrationOptions:
     """
 
     path: Path
-    method: str = "entropy"
+    method: str = "percentile"
     percentile: float = 99.99
     samples: int | None = None
     seed: int = 0
@@ -91,6 +94,7 @@ class BuildOptions:
         optimisation_level: `disabled`, `basic`, `extended` or `all`; None for the backend's default.
         keep_io_types: Whether inputs and outputs keep their types in FP16.
         profiles: The ranges of free dimensions, for TensorRT; none for its default.
+        tensorrt: What TensorRT alone knows.
         seed: Seeds the inputs that the new plan is tried on when there is no golden set.
         timeout_s: Limit of each step in the child process, in seconds.
     """
@@ -101,8 +105,17 @@ class BuildOptions:
     optimisation_level: str | None = None
     keep_io_types: bool = True
     profiles: tuple[ProfileShapes, ...] = ()
+    tensorrt: TensorRTOptions = field(default_factory=TensorRTOptions)
     seed: int = 0
     timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendPart:
+    """What a backend's options add to a recipe: its `build` part, and builder flags by name."""
+
+    body: Json
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +128,10 @@ class BuildRequest:
         source: The ONNX as registered: what the plan's outputs must look like.
         target: What to build for.
         signature: The inputs and outputs of the source.
-        recipe: The `build` part of the recipe.
-        flags: The backend's flags, by name.
+        recipe: The whole recipe.
+        options: What the user said, for files that the recipe knows by their digests.
+        pinned: Names of the nodes of `model` that stay in FP32 by a constraint instead of by their types.
+        calibration: The checked set of an implicit calibration, or None.
         size_bytes: Bytes of the model and its external data.
         inputs: Inputs to try the plan on, by name; empty when there is no golden set.
         keep_io_types: Whether the plan's outputs must have the source's types.
@@ -129,13 +144,19 @@ class BuildRequest:
     target: str
     signature: Signature
     recipe: Json
-    flags: tuple[str, ...]
+    options: BuildOptions
     size_bytes: int
     inputs: Mapping[str, Array]
     keep_io_types: bool
     folder: Path
     log_path: Path
-    timeout_s: float = DEFAULT_TIMEOUT_S
+    pinned: tuple[str, ...] = ()
+    calibration: CalibrationSet | None = None
+
+    @property
+    def flags(self) -> list[str]:
+        """Return the backend's flags, by name."""
+        return list(self.recipe["flags"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,13 +168,17 @@ class BuildResult:
         files: The plan first.
         checked: What running it showed, or `runs` 0 and the reason why it was not run.
         build_s: Seconds that the backend took.
-        layers: A file with the layers as parsed, where the plan itself cannot be read without a GPU.
+        layers: A file with the layers of a TensorRT plan, which nothing but TensorRT can read.
+        gpu: The GPU that it was built on: `name`, `sm_count`, `driver`, `cuda`; empty for what needs none.
+        timing_cache: The timings of this build, to be kept.
     """
 
     files: tuple[Path, ...]
     checked: Json
     build_s: float
     layers: Path | None = None
+    gpu: Json = field(default_factory=dict)
+    timing_cache: Path | None = None
 
 
 class Builder(Protocol):
@@ -164,8 +189,8 @@ class Builder(Protocol):
         """Return what it builds for."""
         ...
 
-    def default_recipe(self, options: BuildOptions, signature: Signature) -> Json:
-        """Return the `build` part of the recipe for these options; refuse what the backend or the model has not."""
+    def recipe_part(self, options: BuildOptions, signature: Signature, toolchain: ToolchainSpec) -> BackendPart:
+        """Return what these options add to the recipe; refuse what the toolchain or the model has not."""
         ...
 
     def refuse_target(self, target: str, toolchain: ToolchainSpec) -> str:

@@ -15,13 +15,16 @@ from typing import Any
 import onnx
 
 from modelreg.builders.graphs import initialiser_bytes
-from modelreg.builders.precision import WEIGHTED_OPS
+from modelreg.builders.kept import kept_nodes
 from modelreg.builders.realised import weights_by_node
+from modelreg.builders.variant_settings import GPU_WEIGHTED_OPS
 
 Json = dict[str, Any]
 
 _NOTE = "read from the types of the network as parsed: the plan was not run, there was no GPU to ask"
 _WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64", "int8": "int8", "fp8": "fp8"}
+_HALF_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
+_STORED_TYPES = {"int8": "int8", "fp8": "float8_e4m3fn"}
 _FLOATS = ("float32", "float16", "bfloat16")
 _WEIGHTED_KINDS = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY")
 _SILENT_KINDS = ("CAST", "CONSTANT", "IDENTITY", "SHAPE", "QUANTIZE", "DEQUANTIZE")
@@ -39,10 +42,11 @@ def read_parsed(layers: Path, model: Path, variant: Mapping[str, Any] | None) ->
     """
     found = json.loads(layers.read_text())
     graph = onnx.load(model, load_external_data=False).graph
+    quantised = _quantised_word(found["layers"])
     body: Json = {
         "storage": "fp32",
-        "compute": _compute(found["layers"], found["flags"]),
-        "ops": _count_kinds(found["layers"]),
+        "compute": _compute(found["layers"], found["flags"], quantised),
+        "ops": _count_kinds(found["layers"], quantised),
         "initialiser_bytes": initialiser_bytes(graph),
         "flags": found["flags"],
         "eligible": 0,
@@ -53,14 +57,18 @@ def read_parsed(layers: Path, model: Path, variant: Mapping[str, Any] | None) ->
         "note": _NOTE,
     }
     if variant is None:
-        weighted = sum(_word(layer) == "fp32" for layer in found["layers"] if layer["kind"] in _WEIGHTED_KINDS)
+        weighted = sum(
+            _word(layer, quantised) == "fp32" for layer in found["layers"] if layer["kind"] in _WEIGHTED_KINDS
+        )
         return body | ({"eligible": weighted, "converted": weighted} if "TF32" in found["flags"] else {})
-    if variant["kind"] == "fp16":
-        return body | _fp16(found["layers"], graph, variant)
-    return body | _int8(found["layers"], graph, variant)
+    if variant["kind"] in _HALF_TYPES:
+        return body | _half(found["layers"], graph, variant)
+    return body | _quantised(found["layers"], graph, variant)
 
 
-def _fp16(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, Any]) -> Json:
+def _half(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, Any]) -> Json:
+    word = variant["kind"]
+    half = _HALF_TYPES[word]
     op_types = {node.name: str(node.op_type) for node in graph.node}
     touched: dict[str, set[str]] = {}
     for layer in layers:
@@ -68,7 +76,7 @@ def _fp16(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, 
             for name in layer["nodes"]:
                 types = {dtype for dtype in (*layer["inputs"], *layer["outputs"]) if dtype in _FLOATS}
                 touched.setdefault(name, set()).update(types)
-    blocked = {*variant["settings"]["blocked_ops"], *variant["excluded_op_types"]}
+    left = kept_nodes(graph, variant)
     converted = 0
     stayed: list[str] = []
     kept: list[str] = []
@@ -76,17 +84,16 @@ def _fp16(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, 
     for name, types in touched.items():
         if not types:
             continue
-        op_type = op_types.get(name, "?")
-        label, is_half = f"{name} ({op_type})", "float16" in types
-        if op_type in blocked or name in variant["excluded_nodes"]:
-            (unwanted if types == {"float16"} else kept).append(label)
-        elif is_half:
+        label = f"{name} ({op_types.get(name, '?')})"
+        if name in left:
+            (unwanted if types == {half} else kept).append(label)
+        elif half in types:
             converted += 1
         else:
             stayed.append(label)
     stored = initialiser_bytes(graph)
     return {
-        "storage": "fp16" if stored.get("float16") or not stored.get("float32") else "fp32",
+        "storage": word if stored.get(half) or not stored.get("float32") else "fp32",
         "eligible": converted + len(stayed),
         "converted": converted,
         "stayed": stayed,
@@ -95,15 +102,17 @@ def _fp16(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, 
     }
 
 
-def _int8(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, Any]) -> Json:
+def _quantised(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, Any]) -> Json:
+    word = variant["kind"]
     op_types = {node.name: str(node.op_type) for node in graph.node}
-    quantised = {name for layer in layers if _is_quantised(layer) for name in layer["nodes"]}
+    has_type = _quantised_word(layers) == word
+    quantised = {name for layer in layers if has_type and _is_quantised(layer) for name in layer["nodes"]}
     excluded_ops = set(variant["excluded_op_types"])
     converted = 0
     stayed: list[str] = []
     kept: list[str] = []
     unwanted: list[str] = []
-    for name in weights_by_node(graph):
+    for name in weights_by_node(graph, GPU_WEIGHTED_OPS):
         label = f"{name} ({op_types[name]})"
         is_kept = name in variant["excluded_nodes"] or op_types[name] in excluded_ops
         if name in quantised:
@@ -112,43 +121,49 @@ def _int8(layers: Sequence[Json], graph: onnx.GraphProto, variant: Mapping[str, 
         else:
             (kept if is_kept else stayed).append(label)
     return {
-        "storage": "int8" if initialiser_bytes(graph).get("int8") else "fp32",
+        "storage": word if initialiser_bytes(graph).get(_STORED_TYPES[word]) else "fp32",
         "eligible": converted + len(stayed),
         "converted": converted,
         "stayed": stayed,
         "kept": kept,
         "unwanted": unwanted,
-        "note": _NOTE if converted or stayed else f"no {', '.join(WEIGHTED_OPS)} with constant weights to quantise",
+        "note": _NOTE if converted or stayed else f"no {', '.join(GPU_WEIGHTED_OPS)} with constant weights to quantise",
     }
 
 
 def _is_quantised(layer: Json) -> bool:
-    """Return whether a layer multiplies what was dequantised just before: TensorRT makes one INT8 kernel of that."""
+    """Return whether a layer multiplies what was dequantised just before: TensorRT makes one kernel of that."""
     return (
         layer["kind"] in _WEIGHTED_KINDS and len(layer["sources"]) > 1 and set(layer["sources"][:2]) == {"DEQUANTIZE"}
     )
 
 
-def _word(layer: Json) -> str:
+def _quantised_word(layers: Sequence[Json]) -> str:
+    """Return what values are dequantised from: a variant has one such type."""
+    sources = {dtype for layer in layers if layer["kind"] == "DEQUANTIZE" for dtype in layer["inputs"][:1]}
+    return "fp8" if "fp8" in sources else "int8"
+
+
+def _word(layer: Json, quantised: str) -> str:
     if _is_quantised(layer):
-        return "int8"
+        return quantised
     types = [_WORDS[dtype] for dtype in (*layer["outputs"], *layer["inputs"]) if dtype in _WORDS]
     return types[0] if types else "other"
 
 
-def _compute(layers: Sequence[Json], flags: Sequence[str]) -> str:
+def _compute(layers: Sequence[Json], flags: Sequence[str], quantised: str) -> str:
     """Return in what the weighted layers compute, or all layers where none has weights."""
-    words = {_word(layer) for layer in layers if layer["kind"] in _WEIGHTED_KINDS}
-    words = words or {_word(layer) for layer in layers if layer["kind"] not in _SILENT_KINDS} - {"other"}
+    words = {_word(layer, quantised) for layer in layers if layer["kind"] in _WEIGHTED_KINDS}
+    words = words or {_word(layer, quantised) for layer in layers if layer["kind"] not in _SILENT_KINDS} - {"other"}
     if len(words) != 1:
         return "mixed" if words else "fp32"
     word = words.pop()
     return "tf32" if word == "fp32" and "TF32" in flags else word
 
 
-def _count_kinds(layers: Sequence[Json]) -> dict[str, dict[str, int]]:
+def _count_kinds(layers: Sequence[Json], quantised: str) -> dict[str, dict[str, int]]:
     counted: dict[str, Counter[str]] = {}
     for layer in layers:
-        word = "casts" if layer["kind"] in _SILENT_KINDS else _word(layer)
+        word = "casts" if layer["kind"] in _SILENT_KINDS else _word(layer, quantised)
         counted.setdefault(word, Counter())[layer["kind"]] += 1
     return {word: dict(sorted(each.items())) for word, each in sorted(counted.items())}

@@ -6,16 +6,18 @@ import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from modelreg.builders.backends import builder_of, embedded_toolchain
+from modelreg.builders.backends import BUILDERS, embedded_toolchain
 from modelreg.builders.calibration import CalibrationSet, check_calibration_set
 from modelreg.builders.interface import Builder, BuildOptions, Cell
-from modelreg.builders.precision import Translation, translate
+from modelreg.builders.precision import Translation, translate, translate_implicit
 from modelreg.builders.recipe import Recipe, make_recipe
 from modelreg.registry import engines
 from modelreg.registry.database import Database
 from modelreg.registry.errors import BuildError, CellRefusedError, ModelregError, UsageError
 from modelreg.registry.records import EngineRecord
 from modelreg.registry.words import EngineStatus, Json, Precision
+
+_CALIBRATED = (Precision.INT8, Precision.FP8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +70,18 @@ def prepare_cell(request: CellRequest) -> PreparedCell:
     source = cell.version.source
     if source.unbuildable:
         raise BuildError(f"{cell.version.reference} cannot be built: {'; '.join(source.unbuildable)}")
-    builder = builder_of(cell.toolchain.backend)
+    builder = BUILDERS[cell.toolchain.backend]
     reason = builder.refuse_target(cell.target, cell.toolchain)
     if reason:
         raise CellRefusedError(reason)
-    translation = translate(cell.precision, cell.toolchain.backend, cell.toolchain.version)
+    translation = _translate(cell, options)
     _require_op_types(options.op_types_to_exclude, known=source.node_counts)
     calibration = _calibration(cell, options)
     recipe = make_recipe(
         translation,
         options,
         backend=cell.toolchain.backend,
-        build=builder.default_recipe(options, source.signature),
+        part=builder.recipe_part(options, source.signature, cell.toolchain),
         calibration=calibration,
         tools={"onnx": importlib.metadata.version("onnx"), "onnxruntime": embedded_toolchain().version},
     )
@@ -111,6 +113,12 @@ def _plan(request: CellRequest, database: Database) -> CellPlan:
     )
 
 
+def _translate(cell: Cell, options: BuildOptions) -> Translation:
+    if options.tensorrt.implicit_calibration and cell.precision is Precision.INT8:
+        return translate_implicit(cell.toolchain.backend, cell.toolchain.version)
+    return translate(cell.precision, cell.toolchain.backend, cell.toolchain.version)
+
+
 def _require_op_types(op_types: Sequence[str], *, known: dict[str, int]) -> None:
     unknown = [op for op in op_types if not any(op == each.rpartition(".")[2] for each in known)]
     if unknown:
@@ -118,11 +126,11 @@ def _require_op_types(op_types: Sequence[str], *, known: dict[str, int]) -> None
 
 
 def _calibration(cell: Cell, options: BuildOptions) -> CalibrationSet | None:
-    if cell.precision is not Precision.INT8:
-        return None  # several precisions share one command line: the set is for INT8 alone
+    if cell.precision not in _CALIBRATED:
+        return None  # several precisions share one command line
     if options.calibration is None:
         raise BuildError(
-            f"int8 of {cell.version.reference} needs a calibration set",
+            f"{cell.precision} of {cell.version.reference} needs a calibration set",
             hint="Give one with --calibration FILE.safetensors (keys input.NAME, some hundred real samples).",
         )
     return check_calibration_set(options.calibration, cell.version.source.signature)

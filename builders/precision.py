@@ -6,32 +6,13 @@ libraries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from modelreg.builders.trt_capabilities import has, version_numbers
+from modelreg.builders.variant_settings import BF16_SETTINGS, CPU_INT8, FP16_SETTINGS, TENSORRT_INT8
 from modelreg.registry.errors import CellRefusedError, PrecisionError
 from modelreg.registry.words import Backend, Json, Precision
-
-WEIGHTED_OPS = ("Conv", "Gemm", "MatMul")
-"""Op types with constant weights that INT8 must reach; what the CPU has integer kernels for."""
-
-FP16_BLOCKED_OPS = (
-    # Types or kernels that FP16 lacks, or positions that it cannot count: as in ONNX Runtime's own list.
-    *("ArrayFeatureExtractor", "Binarizer", "CastMap", "CategoryMapper", "DictVectorizer", "FeatureVectorizer"),
-    *("Imputer", "LabelEncoder", "LinearClassifier", "LinearRegressor", "Normalizer", "OneHotEncoder"),
-    *("SVMClassifier", "SVMRegressor", "Scaler", "TreeEnsemble", "TreeEnsembleClassifier", "ZipMap"),
-    *("TreeEnsembleRegressor", "RandomUniformLike", "NonMaxSuppression", "TopK", "RoiAlign", "Range", "CumSum"),
-    *("Min", "Max", "Upsample", "QuantizeLinear", "DequantizeLinear"),
-    # Squares, exponentials and long sums leave the range of FP16 first.
-    *("Exp", "Pow", "Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "GroupNormalization"),
-    *("InstanceNormalization", "LpNormalization", "MeanVarianceNormalization", "ReduceMean", "ReduceSum"),
-    *("ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceLogSum", "ReduceProd"),
-)
-
-INT8_CPU_OPS = (
-    *WEIGHTED_OPS,
-    *("Add", "Relu", "Clip", "LeakyRelu", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Split"),
-    *("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Pad"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +24,9 @@ class Translation:
         variant: Kind of variant to make, or an empty string when the source is built as it is.
         settings: What the variant is made with; part of the recipe.
         flags: Backend flags, by name.
+        typing: `strong` or `weak` for TensorRT: whether the types in the model bind it; empty elsewhere.
+        pins: What a weakly typed network is told to keep in FP32, as settings of a variant; None where types do that.
+        calibrates: Whether TensorRT finds INT8 ranges itself.
         steps: The same for people, one line each.
     """
 
@@ -50,6 +34,9 @@ class Translation:
     variant: str = ""
     settings: Json = field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    typing: str = ""
+    pins: Json | None = None
+    calibrates: bool = False
     steps: tuple[str, ...] = ()
 
 
@@ -77,8 +64,11 @@ def _refused(
     return _Row(backend=backend, translation=translation, refusal=reason, first=first, before=before)
 
 
-_ORT, _RTX = Backend.ONNXRUNTIME, Backend.TENSORRT_RTX
-_RTX_FIRST = (1, 4)
+_ORT, _RTX, _TRT = Backend.ONNXRUNTIME, Backend.TENSORRT_RTX, Backend.TENSORRT
+_RTX_FIRST, _RTX_FP8 = (1, 4), (1, 5)
+_WEAK_FIRST, _STRONG_FIRST = (8, 6), (10, 12)
+"""TensorRT's types are hints before 10.12 for us, and bind from then on: NVIDIA recommends it from 10.12 on."""
+
 _TABLE: tuple[_Row, ...] = (
     _Row(
         backend=_ORT,
@@ -89,7 +79,7 @@ _TABLE: tuple[_Row, ...] = (
         translation=Translation(
             precision=Precision.FP16,
             variant="fp16",
-            settings={"blocked_ops": sorted(FP16_BLOCKED_OPS), "max_finite": 65504.0, "min_positive": 5.96e-8},
+            settings=FP16_SETTINGS,
             steps=(
                 "a variant with FP16 weights and tensors is made from the source",
                 "the CPU stores FP16 and computes in FP32 between casts",
@@ -102,19 +92,7 @@ _TABLE: tuple[_Row, ...] = (
         translation=Translation(
             precision=Precision.INT8,
             variant="int8",
-            settings={
-                "activation_type": "QUInt8",
-                "activation_symmetric": False,  # all 8 bits for values that are never negative, and no Relu left
-                "weight_type": "QInt8",
-                "weight_symmetric": True,
-                "per_channel": True,
-                # 7-bit weights: without VNNI, x86 adds U8 x S8 pairs in saturating 16 bits, and results would
-                # depend on the CPU that serves.
-                "reduce_range": True,
-                "op_types": sorted(INT8_CPU_OPS),
-                "guard_excluded": True,
-                "options": {},
-            },
+            settings=CPU_INT8,
             steps=(
                 "a variant with Q/DQ nodes is made from the source: static, weights symmetric per channel",
                 "activations U8; weights S8 in 7 bits, so that CPUs without VNNI do not saturate",
@@ -146,7 +124,7 @@ _TABLE: tuple[_Row, ...] = (
         translation=Translation(
             precision=Precision.FP16,
             variant="fp16",
-            settings={"blocked_ops": sorted(FP16_BLOCKED_OPS), "max_finite": 65504.0, "min_positive": 5.96e-8},
+            settings=FP16_SETTINGS,
             steps=(
                 "a variant with FP16 weights and tensors is made from the source, and built strongly typed",
                 "builder flag TF32 is cleared: what stays in FP32 keeps all its bits",
@@ -159,22 +137,7 @@ _TABLE: tuple[_Row, ...] = (
         translation=Translation(
             precision=Precision.INT8,
             variant="int8",
-            settings={
-                "activation_type": "QInt8",
-                "activation_symmetric": True,  # the parser refuses zero points
-                "weight_type": "QInt8",
-                "weight_symmetric": True,
-                "per_channel": True,
-                "reduce_range": False,
-                "op_types": sorted(WEIGHTED_OPS),
-                "guard_excluded": False,
-                "options": {
-                    "QuantizeBias": False,  # nor does it take INT32 that is dequantised
-                    "AddQDQPairToWeight": False,  # weights stored in INT8; only older TensorRT needs Q nodes there
-                    # Conv, bias, add and activation fuse only without Q/DQ between them.
-                    "OpTypesToExcludeOutputQuantization": sorted(WEIGHTED_OPS),
-                },
-            },
+            settings=TENSORRT_INT8,
             steps=(
                 "a variant with Q/DQ nodes is made from the source: static, S8, symmetric, weights per channel",
                 "it is built strongly typed; biases and the outputs of weighted ops are not quantised",
@@ -182,8 +145,37 @@ _TABLE: tuple[_Row, ...] = (
             ),
         ),
     ),
-    _refused(_RTX, Precision.BF16, "BF16 variants are not made yet", first=_RTX_FIRST),
-    _refused(_RTX, Precision.FP8, "FP8 variants are not made yet", first=_RTX_FIRST),
+    _Row(
+        backend=_RTX,
+        first=_RTX_FIRST,
+        translation=Translation(
+            precision=Precision.BF16,
+            variant="bf16",
+            settings=BF16_SETTINGS,
+            steps=(
+                "a variant with BF16 weights and tensors is made from the source, and built strongly typed",
+                "inputs and outputs keep their types",
+                "builder flag TF32 is cleared: what stays in FP32 keeps all its bits",
+            ),
+        ),
+    ),
+    _Row(
+        backend=_RTX,
+        first=_RTX_FP8,
+        translation=Translation(
+            precision=Precision.FP8,
+            variant="fp8",
+            settings=TENSORRT_INT8,  # the same places and ranges
+            steps=(
+                "a variant with Q/DQ nodes is made from the source: static, E4M3, weights per channel",
+                "it is built strongly typed; biases and the outputs of weighted ops are not quantised",
+                "builder flag TF32 is cleared: what stays in FP32 keeps all its bits",
+            ),
+        ),
+    ),
+    _refused(
+        _RTX, Precision.FP8, "TensorRT-RTX before 1.5 needs a GPU to compile FP8", first=_RTX_FIRST, before=_RTX_FP8
+    ),
     _refused(_RTX, Precision.BEST, "its networks are strongly typed and nothing is chosen; name one", first=_RTX_FIRST),
     *(
         _refused(
@@ -196,6 +188,105 @@ _TABLE: tuple[_Row, ...] = (
     _refused(_ORT, Precision.FP8, "ONNX Runtime has no FP8 kernels on the CPU"),
     _refused(_ORT, Precision.BEST, "ONNX Runtime runs the types in the graph and chooses nothing; name one"),
 )
+
+
+_FP16_PINS: Json = {key: FP16_SETTINGS[key] for key in ("blocked_ops", "followed_ops")}
+_PIN_STEP = "op types that overflow in FP16, and what is excluded, are constrained to FP32"
+
+
+def _weak(
+    precision: Precision,
+    *steps: str,
+    first: tuple[int, ...] = _WEAK_FIRST,
+    before: tuple[int, ...] = _STRONG_FIRST,
+    **more: Any,
+) -> _Row:
+    """Return a row of a weakly typed TensorRT: builder flags say what it may use, pins what it may not."""
+    translation = Translation(precision=precision, typing="weak", steps=steps, **more)
+    return _Row(backend=_TRT, translation=translation, first=first, before=before)
+
+
+def _weak_int8(residual_skips: str, *, first: tuple[int, ...], before: tuple[int, ...]) -> _Row:
+    # Weights stay FP32 before their Q nodes: older parsers want both.
+    options = {**TENSORRT_INT8["options"], "AddQDQPairToWeight": True}
+    return _weak(
+        Precision.INT8,
+        "a variant with Q/DQ nodes is made from the source: static, S8, symmetric, weights per channel",
+        "builder flags INT8 and FP16 are set: what has no Q/DQ nodes may run in FP16",
+        _PIN_STEP,
+        variant="int8",
+        settings={**TENSORRT_INT8, "residual_skips": residual_skips, "options": options},
+        flags=("FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"),
+        pins=_FP16_PINS,
+        first=first,
+        before=before,
+    )
+
+
+_WEAK_TABLE: tuple[_Row, ...] = (
+    _weak(Precision.FP32, "the source is built as it is, in FP32", "builder flag TF32 is cleared"),
+    _weak(Precision.TF32, "the source is built as it is, in FP32", "builder flag TF32 is set", flags=("TF32",)),
+    _weak(
+        Precision.FP16,
+        "the source is built as it is; builder flag FP16 lets TensorRT choose FP16 layer by layer",
+        _PIN_STEP,
+        flags=("FP16", "OBEY_PRECISION_CONSTRAINTS"),
+        pins=_FP16_PINS,
+    ),
+    # 8.6.0 fails on quantised skips ("incorrectly marked as an int8 node", NVIDIA/TensorRT#3040, mended in 9).
+    _weak_int8("by_op_types", first=_WEAK_FIRST, before=(9,)),
+    _weak_int8("quantised", first=(9,), before=_STRONG_FIRST),
+    _weak(
+        Precision.BEST,
+        "the source is built as it is; TensorRT chooses among FP32, TF32 and FP16, whatever is fastest",
+        _PIN_STEP,
+        flags=("FP16", "OBEY_PRECISION_CONSTRAINTS", "TF32"),
+        pins=_FP16_PINS,
+    ),
+    _weak(
+        Precision.BF16,
+        "the source is built as it is; builder flag BF16 lets TensorRT choose BF16 layer by layer",
+        "what is excluded is constrained to FP32",
+        flags=("BF16", "OBEY_PRECISION_CONSTRAINTS"),
+        pins={"blocked_ops": []},
+        first=(10, 0),
+    ),
+    _refused(_TRT, Precision.BF16, "TensorRT before 10 has no BF16", first=_WEAK_FIRST, before=(10, 0)),
+    _refused(_TRT, Precision.FP8, "FP8 variants are not made for it yet", first=_WEAK_FIRST, before=_STRONG_FIRST),
+    *(_refused(_TRT, precision, "TensorRT before 8.6 is not supported", before=_WEAK_FIRST) for precision in Precision),
+)
+_STRONG_TABLE: tuple[_Row, ...] = tuple(
+    replace(row, backend=_TRT, first=_STRONG_FIRST, translation=replace(row.translation, typing="strong"))
+    for row in _TABLE
+    if row.backend is _RTX and row.before == _OPEN_END
+)
+"""From 10.12 on, TensorRT is told what TensorRT-RTX is told: the types in the model bind both."""
+
+_ROWS = (*_TABLE, *_WEAK_TABLE, *_STRONG_TABLE)
+
+
+def translate_implicit(backend: Backend, version: str) -> Translation:
+    """
+    Return what TensorRT is told for INT8 whose ranges it finds itself, without Q/DQ nodes.
+
+    Raises:
+        CellRefusedError: This backend or version cannot.
+    """
+    if not has("implicit calibration", str(backend), version):
+        raise CellRefusedError(
+            f"{backend} {version} has no implicit calibration", hint="Leave --implicit-calibration out: Q/DQ is used."
+        )
+    return Translation(
+        precision=Precision.INT8,
+        flags=("FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"),
+        typing="weak",
+        pins=_FP16_PINS,
+        calibrates=True,
+        steps=(
+            "the source is built as it is; TensorRT finds INT8 ranges itself (implicit calibration)",
+            "builder flags FP16 and INT8 are set: TensorRT may choose either, or FP32, layer by layer",
+        ),
+    )
 
 
 def translate(precision: Precision, backend: Backend, version: str) -> Translation:
@@ -223,20 +314,7 @@ def offered(backend: Backend, version: str) -> list[str]:
 
 def _rows(backend: Backend, version: str) -> list[_Row]:
     numbers = version_numbers(version)
-    return [row for row in _TABLE if row.backend is backend and row.first <= numbers < row.before]
-
-
-def version_numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: `10.12.0.36+x` gives (10, 12, 0, 36)."""
-    numbers: list[int] = []
-    for part in version.split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        numbers.append(int(digits))
-        if digits != part:
-            break
-    return tuple(numbers)
+    return [row for row in _ROWS if row.backend is backend and row.first <= numbers < row.before]
 
 
 def require_precision(realised: Json, *, asked: Precision) -> None:
@@ -256,13 +334,13 @@ def require_precision(realised: Json, *, asked: Precision) -> None:
     unwanted = realised.get("unwanted")
     if unwanted:
         raise PrecisionError(f"nodes that were excluded became {asked} all the same: {', '.join(map(str, unwanted))}")
-    if asked is not Precision.FP32 and not realised.get("converted"):
+    if asked not in (Precision.FP32, Precision.BEST) and not realised.get("converted"):
         raise PrecisionError(
             f"{asked} was asked, but no node became {asked}: {realised.get('note') or 'nothing was eligible'}",
             hint="Build fp32 instead, or exclude fewer nodes.",
         )
-    if asked is Precision.FP16 and realised.get("storage") != "fp16":
+    if asked in (Precision.FP16, Precision.BF16) and realised.get("storage") != str(asked):
         raise PrecisionError(
-            "fp16 was asked, but the optimised graph stores its weights in FP32",
+            f"{asked} was asked, but the optimised graph stores its weights in FP32",
             hint="Build with optimisation level `extended` or lower: `all` folds the casts of weights.",
         )

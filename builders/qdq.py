@@ -1,21 +1,15 @@
-"""INT8 variants: static Q/DQ nodes with calibrated ranges, by ONNX Runtime's tools. Runs in the child process.
-
-Ranges come from two passes over the calibration set, one batch at a time: the first finds each tensor's extremes,
-the second fills histograms of fixed edges. So memory stays at one batch, and the batch size changes no range.
-"""
+"""Static Q/DQ nodes with calibrated ranges, by ONNX Runtime's tools; INT8 variants. Runs in the child process."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx.checker
 
-from modelreg.builders.calibration import iterate_batches
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.graphs import (
     NothingToConvertError,
@@ -28,16 +22,15 @@ from modelreg.builders.graphs import (
     save_model,
     weight_bytes,
 )
-from modelreg.builders.precision import WEIGHTED_OPS
+from modelreg.builders.ranges import Report, find_ranges
+from modelreg.builders.residuals import ADDITIONS, skip_tensors
 from modelreg.builders.subgraphs import captured_names, graphs_of, sort_nodes
-from modelreg.registry.tensor_sets import open_tensor_set
+from modelreg.builders.variant_settings import GPU_WEIGHTED_OPS
 
+_MATRIX_AXES = 2
+_PER_CHANNEL_OPSET = 13
+_RAISED_OPSET = 17
 _REMOVABLE_OPS = ("Relu", "Clip")
-_SMALLEST_BOUND = np.float32(1e-30)
-"""Below about 1e-38 times the number of bins, the edges of a histogram are no longer distinct."""
-
-Report = Callable[[float | None, str], None]
-Batch = dict[str, Any]
 
 
 def make_int8(
@@ -57,58 +50,99 @@ def make_int8(
         NothingToConvertError: Nothing is left to quantise.
         VariantError: A node to exclude is not there, or an activation is not finite on the calibration set.
     """
-    from onnxruntime.quantization import QuantType
-    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-    from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
-
-    settings = variant["settings"]
-    op_types = [op for op in settings["op_types"] if op not in variant["excluded_op_types"]]
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="int8-") as scratch:
-        prepared, excluded = _prepare(source, Path(scratch), variant["excluded_nodes"])
-        graph = onnx.load(prepared, load_external_data=False).graph
-        _require_work(graph, op_types, excluded)
-        is_big = weight_bytes(graph) > EXTERNAL_BYTES
-        ranges = _find_ranges(
-            prepared,
-            op_types,
-            how=variant["calibration"],
-            calibration=calibration,
-            is_big=is_big,
-            report=report,
-        )
-        report(0.9, "writing Q/DQ nodes")
-        quantizer = QDQQuantizer(
-            load_model_with_shape_infer(prepared),
-            settings["per_channel"],
-            settings["reduce_range"],
-            QuantType[settings["weight_type"]],
-            QuantType[settings["activation_type"]],
-            ranges,
-            [],
-            [*excluded, *_captured_activations(graph)],
-            op_types,
-            {
-                "ActivationSymmetric": settings["activation_symmetric"],
-                "WeightSymmetric": settings["weight_symmetric"],
-                **settings["options"],
-            },
-        )
-        quantizer.quantize_model()
-        model = quantizer.model.model
-        sort_nodes(model.graph)  # the quantiser appends its nodes at the end
-        if settings["guard_excluded"]:
-            _guard(model.graph, {*excluded, *_of_types(model.graph, variant["excluded_op_types"])})
-        name_nodes(model.graph)
-        files = save_model(model, target)
+    model = load_for_quantising(source, variant["excluded_nodes"], at_least=_PER_CHANNEL_OPSET, to=_RAISED_OPSET)
+    quantised = quantise(model, variant, calibration, report, folder=target.parent)
+    files = save_model(quantised, target)
     onnx.checker.check_model(target)
     return files
 
 
-def _prepare(source: Path, scratch: Path, excluded: list[str]) -> tuple[Path, list[str]]:
-    """Fold and infer shapes; return the new model and the excluded nodes' names in it."""
+def load_for_quantising(source: Path, excluded: list[str], *, at_least: int, to: int) -> onnx.ModelProto:
+    """Load a model in normal form, at opset `to` where its own is below `at_least`."""
     model = load_normalised(source)
     require_nodes(model.graph, excluded)
-    model = raise_opset(model)
+    return raise_opset(model, at_least=at_least, to=to)
+
+
+def quantise(
+    model: onnx.ModelProto,
+    variant: Mapping[str, Any],
+    calibration: Mapping[str, Any],
+    report: Report,
+    *,
+    folder: Path,
+) -> onnx.ModelProto:
+    """
+    Return the graph with Q/DQ nodes; `model` is changed.
+
+    Args:
+        model: In normal form, at an opset that has the types.
+        variant: The variant part of the recipe.
+        calibration: What `CalibrationSet.to_request` gave.
+        report: Told about the passes.
+        folder: Where files may lie for a moment.
+
+    Raises:
+        NothingToConvertError: Nothing is left to quantise.
+        VariantError: An activation is not finite on the calibration set, or an excluded node is folded away.
+    """
+    settings = variant["settings"]
+    op_types = [op for op in settings["op_types"] if op not in variant["excluded_op_types"]]
+    with tempfile.TemporaryDirectory(dir=folder, prefix="quantise-") as scratch:
+        prepared, excluded = _prepare(model, Path(scratch), variant["excluded_nodes"])
+        graph = onnx.load(prepared, load_external_data=False).graph
+        _require_work(graph, variant, op_types, excluded)
+        skips = _skips(graph, op_types, excluded, how=settings["residual_skips"])
+        ranges = find_ranges(
+            prepared,
+            [*op_types, *ADDITIONS] if skips else op_types,
+            how=variant["calibration"],
+            calibration=calibration,
+            is_big=weight_bytes(graph) > EXTERNAL_BYTES,
+            report=report,
+        )
+        report(0.9, "writing Q/DQ nodes")
+        quantizer = _quantizer(prepared, settings, op_types, [*excluded, *_captured_activations(graph)], ranges)
+        for name in skips:
+            quantizer.quantize_activation_tensor(name)
+        quantizer.quantize_model()
+        quantised: onnx.ModelProto = quantizer.model.model
+    sort_nodes(quantised.graph)  # the quantiser appends its nodes at the end
+    if settings["guard_excluded"]:
+        _guard(quantised.graph, {*excluded, *_of_types(quantised.graph, variant["excluded_op_types"])})
+    name_nodes(quantised.graph)
+    return quantised
+
+
+def _quantizer(model: Path, settings: Mapping[str, Any], op_types: list[str], left: list[str], ranges: Any) -> Any:
+    """Return ONNX Runtime's quantiser; `left` names the nodes that it leaves alone."""
+    from onnxruntime.quantization import QuantType
+    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+    from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
+
+    loaded = load_model_with_shape_infer(model)
+    options = {
+        "ActivationSymmetric": settings["activation_symmetric"],
+        "WeightSymmetric": settings["weight_symmetric"],
+        "TensorQuantOverrides": {name: [{"symmetric": True}] for name in _whole_weights(loaded.graph)},
+        **settings["options"],
+    }
+    return QDQQuantizer(
+        loaded,
+        settings["per_channel"],
+        settings["reduce_range"],
+        QuantType[settings["weight_type"]],
+        QuantType[settings["activation_type"]],
+        ranges,
+        [],
+        left,
+        op_types,
+        options,
+    )
+
+
+def _prepare(model: onnx.ModelProto, scratch: Path, excluded: list[str]) -> tuple[Path, list[str]]:
+    """Fold and infer shapes; return the new model and the excluded nodes' names in it."""
     before = {node.name: node for node in model.graph.node}
     plain, folded, prepared = (scratch / f"{name}.onnx" for name in ("plain", "folded", "prepared"))
     _fold(plain, folded, is_big=len(save_model(model, plain)) > 1)
@@ -121,20 +155,42 @@ def _prepare(source: Path, scratch: Path, excluded: list[str]) -> tuple[Path, li
     return prepared, [_find_again(inferred.graph, before[name]) if name in before else name for name in excluded]
 
 
-def _require_work(graph: onnx.GraphProto, op_types: list[str], excluded: list[str]) -> None:
-    """Refuse a graph without a node that can become INT8: there would be nothing to calibrate."""
-    weighted = [node for node in graph.node if node.op_type in WEIGHTED_OPS]
+def _require_work(graph: onnx.GraphProto, variant: Mapping[str, Any], op_types: list[str], excluded: list[str]) -> None:
+    """Refuse a graph without a node that can be quantised: there would be nothing to calibrate."""
+    weighted_types = {*variant["settings"]["op_types"]} & {*GPU_WEIGHTED_OPS}
+    weighted = [node for node in graph.node if node.op_type in weighted_types]
     if any(node.op_type in op_types and node.name not in excluded for node in weighted):
         return
-    inner = [node for each in list(graphs_of(graph))[1:] for node in each.node if node.op_type in WEIGHTED_OPS]
+    inner = [node for each in list(graphs_of(graph))[1:] for node in each.node if node.op_type in weighted_types]
     if weighted:
         why, hint = f"its {len(weighted)} weighted nodes are excluded", "Exclude fewer nodes, or build fp32 or fp16."
     elif inner:
         why, hint = f"{inner[0].name} ({inner[0].op_type}) lies inside a branch or loop", "Build fp32 or fp16 instead."
     else:
         found = ", ".join(sorted({node.op_type for node in graph.node}))
-        why, hint = f"it has no {', '.join(WEIGHTED_OPS)}, only {found}", "Build fp32 or fp16 instead."
-    raise NothingToConvertError(f"no node of this model can become INT8: {why}", hint=hint)
+        why, hint = f"it has no {', '.join(sorted(weighted_types))}, only {found}", "Build fp32 or fp16 instead."
+    raise NothingToConvertError(f"no node of this model can become {variant['kind'].upper()}: {why}", hint=hint)
+
+
+def _skips(graph: onnx.GraphProto, op_types: list[str], excluded: list[str], *, how: str) -> list[str]:
+    """Return the tensors that a residual addition takes and the op types alone would not quantise."""
+    if how == "by_op_types" or "Conv" not in op_types:
+        return []
+    convolutions = {node.name for node in graph.node if node.op_type == "Conv"} - set(excluded)
+    return skip_tensors(graph, convolutions=convolutions, left=excluded)
+
+
+def _whole_weights(graph: onnx.GraphProto) -> list[str]:
+    """
+    Return the weights of MatMul nodes that have one range: those with batches of matrices, and those on the left.
+
+    The quantiser would give each row that is summed over a range of its own, which no integer product can keep apart.
+    """
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    products = [node for node in graph.node if node.op_type == "MatMul"]
+    left = [node.input[0] for node in products if node.input[0] in constants]
+    right = [node.input[1] for node in products if node.input[1] in constants]
+    return sorted({*left, *(name for name in right if len(constants[name].dims) != _MATRIX_AXES)})
 
 
 def _captured_activations(graph: onnx.GraphProto) -> list[str]:
@@ -194,112 +250,3 @@ def _guard(graph: onnx.GraphProto, excluded: set[str]) -> None:
         nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
-
-
-def _find_ranges(
-    model: Path,
-    op_types: list[str],
-    *,
-    how: Mapping[str, Any],
-    calibration: Mapping[str, Any],
-    is_big: bool,
-    report: Report,
-) -> Any:
-    from onnxruntime.quantization import CalibrationMethod
-    from onnxruntime.quantization.calibrate import create_calibrator
-
-    passes = 1 if how["method"] == "minmax" else 2
-
-    def create(method: Any, name: str, options: dict[str, Any]) -> Any:
-        augmented = str(model.with_name(f"{name}.onnx"))
-        return create_calibrator(
-            model,
-            op_types,
-            augmented_model_path=augmented,
-            calibrate_method=method,
-            use_external_data_format=is_big,
-            extra_options=options,
-        )
-
-    extremes = create(CalibrationMethod.MinMax, "extremes", {})
-    for batch in _batches(calibration, report, 1, passes):
-        extremes.collect_data(_Once(batch))
-    ranges = extremes.compute_data()
-    if not list(ranges):
-        raise NothingToConvertError(
-            "no node of this model can become INT8: none works on FP32 tensors of a known type",
-            hint="Build fp32 or fp16 instead.",
-        )
-    _require_finite(ranges)
-    if passes == 1 or not any(True for _ in ranges):  # with everything excluded there is nothing to count
-        return ranges
-    method, options = _histogram(how)
-    histograms = create(method, "histograms", options)
-    histograms.collector = _seeded_collector(histograms, ranges)
-    for batch in _batches(calibration, report, 2, passes):
-        histograms.collect_data(_Once(batch))
-    report(0.85, f"choosing ranges by {how['method']}")
-    return histograms.compute_data()
-
-
-def _histogram(how: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    from onnxruntime.quantization import CalibrationMethod
-
-    if how["method"] == "entropy":
-        return CalibrationMethod.Entropy, {"num_bins": how["bins"], "num_quantized_bins": how["levels"]}
-    options = {"num_bins": how["bins"], "percentile": how["percentile"], "symmetric": False}
-    return CalibrationMethod.Percentile, options
-
-
-def _seeded_collector(calibrator: Any, ranges: Any) -> Any:
-    """Return a collector whose histograms have their final edges from the start."""
-    from onnxruntime.quantization.calibrate import HistogramCollector
-
-    collector = HistogramCollector(
-        method=calibrator.method,
-        symmetric=calibrator.symmetric,
-        num_bins=calibrator.num_bins,
-        num_quantized_bins=calibrator.num_quantized_bins,
-        percentile=calibrator.percentile,
-        scenario=calibrator.scenario,
-    )
-    for name in ranges:
-        low, high = (np.float32(np.asarray(value).reshape(-1)[0]) for value in ranges[name].range_value)
-        bound = np.float32(max(abs(low), abs(high)))
-        if bound > 0:
-            bound = max(bound, _SMALLEST_BOUND)
-        edges = np.histogram_bin_edges([], bins=calibrator.num_bins, range=(-bound, bound)).astype(np.float32)
-        empty = np.zeros(calibrator.num_bins, dtype=np.int64)
-        collector.histogram_dict[name] = (empty, edges, low, high, bound)
-    return collector
-
-
-def _require_finite(ranges: Any) -> None:
-    for name in ranges:
-        if not all(np.isfinite(value).all() for value in ranges[name].range_value):
-            raise VariantError(
-                f"tensor {name!r} is not finite on the calibration set",
-                hint="The model overflows in FP32 on these inputs: check their preprocessing.",
-            )
-
-
-def _batches(calibration: Mapping[str, Any], report: Report, number: int, passes: int) -> Iterator[Batch]:
-    total = len(calibration["rows"])
-    done = 0
-    with open_tensor_set(Path(calibration["path"])) as tensors:
-        for batch in iterate_batches(tensors, dict(calibration)):
-            yield batch
-            done = min(total, done + calibration["batch"])
-            part = (number - 1 + done / total) / passes
-            report(0.1 + 0.7 * part, f"calibrating, pass {number} of {passes}: {done} of {total} samples")
-
-
-class _Once:
-    """A calibration reader of one batch (ONNX Runtime asks for `get_next` alone)."""
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch: Batch | None = batch
-
-    def get_next(self) -> Batch | None:
-        batch, self._batch = self._batch, None
-        return batch

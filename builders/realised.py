@@ -7,16 +7,17 @@ variant tells which nodes round to FP16, the plan what is stored, and in what it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import onnx
 from onnx import TensorProto
 
-from modelreg.builders.graphs import element_types, initialiser_bytes, kept_nodes
-from modelreg.builders.precision import WEIGHTED_OPS
+from modelreg.builders.graphs import element_types, initialiser_bytes
+from modelreg.builders.kept import kept_nodes
 from modelreg.builders.subgraphs import bodies_of, graphs_of, is_copy
+from modelreg.builders.variant_settings import WEIGHTED_OPS
 
 Json = dict[str, Any]
 
@@ -77,8 +78,7 @@ def read_realised(plan: Path, model: Path, variant: Mapping[str, Any] | None) ->
 
 def _fp16(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[str, Any], ops: Json) -> Json:
     types = element_types(made)
-    blocked = {*variant["settings"]["blocked_ops"], *variant["excluded_op_types"]}
-    left = kept_nodes(made.graph, names=variant["excluded_nodes"], op_types=blocked)
+    left = kept_nodes(made.graph, variant)
     converted, stayed, kept = 0, [], []
     for node in (node for graph in graphs_of(made.graph) for node in graph.node):
         touched = {types.get(name) for name in (*node.input, *node.output)}
@@ -155,17 +155,17 @@ def _inner_weighted(graph: onnx.GraphProto) -> list[str]:
     return [_label(node) for node in inner if node.op_type in _KERNEL_OPS]
 
 
-def weights_by_node(graph: onnx.GraphProto) -> dict[str, str]:
+def weights_by_node(graph: onnx.GraphProto, op_types: Collection[str] = WEIGHTED_OPS) -> dict[str, str]:
     """Return the initialiser behind each weighted node, by node name; nodes without constant weights are left out."""
     constants = {tensor.name for tensor in graph.initializer}
     producers = {name: node for node in graph.node for name in node.output}
-    found = {node.name: _weight(node, constants, producers) for node in graph.node if node.op_type in WEIGHTED_OPS}
+    found = {node.name: _weight(node, constants, producers) for node in graph.node if node.op_type in op_types}
     return {name: weight for name, weight in found.items() if weight}
 
 
 def _weight(node: onnx.NodeProto, constants: set[str], producers: Mapping[str, onnx.NodeProto]) -> str:
     """Return the initialiser behind a node's weight, seen through Q and DQ nodes, or an empty string."""
-    candidates = node.input[:2] if _KERNEL_OPS[node.op_type] != "Conv" else node.input[1:2]
+    candidates = node.input[:2] if _KERNEL_OPS.get(node.op_type) in ("Gemm", "MatMul") else node.input[1:2]
     for candidate in reversed(candidates):
         name = candidate
         while name in producers and producers[name].op_type in ("DequantizeLinear", "QuantizeLinear"):

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from modelreg.builders.calibration import CalibrationSet, recipe_part
-from modelreg.builders.interface import BuildOptions
+from modelreg.builders.interface import BackendPart, BuildOptions
 from modelreg.builders.precision import Translation
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import UsageError
 from modelreg.registry.words import Backend, Json
 
-VARIANT_REVISION = 2
+VARIANT_REVISION = 3
 """Raised when the code that makes variants changes what it makes."""
 
 
@@ -47,7 +47,7 @@ def make_recipe(
     options: BuildOptions,
     *,
     backend: Backend,
-    build: Json,
+    part: BackendPart,
     calibration: CalibrationSet | None,
     tools: dict[str, str],
 ) -> Recipe:
@@ -58,22 +58,21 @@ def make_recipe(
         translation: What the backend is told for the precision.
         options: What the user said.
         backend: Who builds.
-        build: The part that the backend's builder makes of the options.
+        part: What the backend's builder makes of the options.
         calibration: The checked calibration set; for INT8.
         tools: Versions of the libraries that make the variant.
 
     Raises:
         UsageError: Nodes or op types are excluded, but nothing is converted.
     """
-    return Recipe(
-        {
-            "precision": str(translation.precision),
-            "backend": str(backend),
-            "flags": sorted(translation.flags),
-            "variant": _variant(translation, options, calibration, tools),
-            "build": build,
-        }
-    )
+    body = {
+        "precision": str(translation.precision),
+        "backend": str(backend),
+        "flags": sorted({*translation.flags, *part.flags}),
+        "variant": _variant(translation, options, calibration, tools),
+        "build": part.body,
+    }
+    return Recipe({**body, **_typing(translation, options), **_implicit(translation, options, calibration)})
 
 
 def variant_recipe_digest(recipe: Json) -> str:
@@ -81,11 +80,30 @@ def variant_recipe_digest(recipe: Json) -> str:
     return Recipe(recipe).variant_digest
 
 
+def _typing(translation: Translation, options: BuildOptions) -> Json:
+    """Return whether types bind, for TensorRT, and what a weakly typed network keeps in FP32 by constraints."""
+    body: Json = {"typing": translation.typing} if translation.typing else {}
+    if translation.pins is not None:
+        body["pins"] = {
+            "settings": translation.pins,
+            "excluded_nodes": sorted(set(options.nodes_to_exclude)),
+            "excluded_op_types": sorted(set(options.op_types_to_exclude)),
+        }
+    return body
+
+
+def _implicit(translation: Translation, options: BuildOptions, calibration: CalibrationSet | None) -> Json:
+    if not translation.calibrates or calibration is None or options.calibration is None:
+        return {}
+    return {"implicit_calibration": recipe_part(options.calibration, calibration)}
+
+
 def _variant(
     translation: Translation, options: BuildOptions, calibration: CalibrationSet | None, tools: dict[str, str]
 ) -> Json | None:
     if not translation.variant:
-        if options.nodes_to_exclude or options.op_types_to_exclude:
+        excluded = options.nodes_to_exclude or options.op_types_to_exclude
+        if excluded and translation.pins is None:
             raise UsageError(
                 f"{translation.precision} converts nothing, so nothing can be excluded",
                 hint="Leave --nodes_to_exclude and --op_types_to_exclude out.",

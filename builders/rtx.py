@@ -6,10 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelreg.builders.failures import build_error
-from modelreg.builders.interface import BuildOptions, BuildRequest, BuildResult, OnProgress, ToolchainSpec
+from modelreg.builders.interface import (
+    BackendPart,
+    BuildOptions,
+    BuildRequest,
+    BuildResult,
+    OnProgress,
+    ToolchainSpec,
+)
 from modelreg.builders.profiles import resolve_profiles
+from modelreg.builders.trt_options import require_options
 from modelreg.registry.contents import Signature
-from modelreg.registry.errors import BuildError, UsageError
+from modelreg.registry.errors import BuildError
 from modelreg.registry.plans import PlanHeader, disagreement, read_plan_header
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json
@@ -23,13 +31,13 @@ class RtxBuilder:
 
     backend: Backend = Backend.TENSORRT_RTX
 
-    def default_recipe(self, options: BuildOptions, signature: Signature) -> Json:
+    def recipe_part(self, options: BuildOptions, signature: Signature, toolchain: ToolchainSpec) -> BackendPart:
         """Return the profiles and what the plan keeps of its layers; the optimisation level changes nothing here."""
-        if options.optimisation_level is not None:
-            raise UsageError(
-                "tensorrt-rtx has no optimisation level", hint="It takes 0 to 5 and builds the same plan with each."
-            )
-        return {"profiles": resolve_profiles(options.profiles, signature), "profiling_verbosity": "DETAILED"}
+        require_options(options.tensorrt, backend=toolchain.backend, version=toolchain.version)
+        body: Json = {"profiles": resolve_profiles(options.profiles, signature), "profiling_verbosity": "DETAILED"}
+        if options.tensorrt.memory_pools:
+            body["pools"] = dict(sorted(options.tensorrt.memory_pools.items()))
+        return BackendPart(body=body)
 
     def refuse_target(self, target: str, toolchain: ToolchainSpec) -> str:
         """Return why not, for what this version has no compute capability of."""
@@ -45,17 +53,18 @@ class RtxBuilder:
             "model": str(request.model),
             "plan": str(plan),
             "layers": str(layers),
+            "backend": str(toolchain.backend),
             "version": toolchain.version,
             "target": request.target,
-            "flags": list(request.flags),
+            "flags": request.flags,
             "keep_io_types": request.keep_io_types,
             "inputs": {spec.name: spec.dtype for spec in request.signature.inputs},
             "outputs": {spec.name: spec.dtype for spec in request.signature.outputs},
-            **request.recipe,
+            **request.recipe["build"],
         }
         with Worker.start(toolchain.python, _JOBS, log_path=request.log_path) as worker:
             try:
-                answer, _ = worker.call("build", body, timeout_s=request.timeout_s, on_progress=on_progress)
+                answer, _ = worker.call("build", body, timeout_s=request.options.timeout_s, on_progress=on_progress)
             except WorkerJobError as error:
                 raise build_error(error) from error
         header = _check_header(plan, toolchain, request.target)

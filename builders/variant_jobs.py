@@ -18,6 +18,15 @@ def make(
 
         report(None, "converting to FP16")
         files = make_fp16(source, target, variant)
+    elif variant["kind"] == "bf16":
+        from modelreg.builders.bf16 import make_bf16  # noqa: PLC0415
+
+        report(None, "converting to BF16")
+        files = make_bf16(source, target, variant)
+    elif variant["kind"] == "fp8":
+        from modelreg.builders.fp8 import make_fp8  # noqa: PLC0415
+
+        files = make_fp8(source, target, variant, request["calibration"], report)
     else:
         from modelreg.builders.qdq import make_int8  # noqa: PLC0415
 
@@ -36,18 +45,45 @@ def merge(
     return {}
 
 
+def pin(
+    request: dict[str, Any], _arrays: dict[str, Any], report: Callable[[float | None, str], None]
+) -> dict[str, Any]:
+    """Name the nodes that a constraint is put on, all others too; answer with the model to build and these names."""
+    import onnx  # noqa: PLC0415 - heavy
+
+    from modelreg.builders.graphs import name_nodes, require_nodes  # noqa: PLC0415 - imports onnx
+    from modelreg.builders.kept import kept_nodes  # noqa: PLC0415
+
+    report(None, "naming the nodes to keep in FP32")
+    path, pins = Path(request["model"]), request["pins"]
+    model = onnx.load(path, load_external_data=False)
+    unnamed = any(not node.name for node in model.graph.node)
+    name_nodes(model.graph)
+    require_nodes(model.graph, pins["excluded_nodes"])
+    nodes = kept_nodes(model.graph, pins)
+    if unnamed:  # beside the model, where its external data lies
+        path = path.with_name("named-" + path.name)
+        onnx.save(model, path)
+    return {"model": str(path), "nodes": sorted(nodes)}
+
+
 def inspect(
     request: dict[str, Any], _arrays: dict[str, Any], report: Callable[[float | None, str], None]
 ) -> dict[str, Any]:
-    """Read the realised precision of a plan; answer with what `read_realised` or `read_parsed` returns."""
+    """Read the realised precision of a plan; answer in the words of `read_realised`."""
     report(None, "reading the realised precision")
+    recipe, model = request["recipe"], Path(request["model"])
+    if recipe["backend"] == "tensorrt":
+        from modelreg.builders.inspected import read_inspected  # noqa: PLC0415 - imports onnx
+
+        return read_inspected(Path(request["layers"]), model, recipe, request["pinned"])
     if request["layers"] is not None:
         from modelreg.builders.parsed import read_parsed  # noqa: PLC0415 - imports onnx
 
-        return read_parsed(Path(request["layers"]), Path(request["model"]), request["variant"])
+        return read_parsed(Path(request["layers"]), model, recipe["variant"])
     from modelreg.builders.realised import read_realised  # noqa: PLC0415 - imports onnx
 
-    return read_realised(Path(request["plan"]), Path(request["model"]), request["variant"])
+    return read_realised(Path(request["plan"]), model, recipe["variant"])
 
 
-JOBS = {"make": make, "merge": merge, "inspect": inspect}
+JOBS = {"make": make, "merge": merge, "pin": pin, "inspect": inspect}

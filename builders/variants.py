@@ -11,7 +11,7 @@ from typing import Any
 from modelreg.builders.calibration import CalibrationSet
 from modelreg.builders.failures import build_error
 from modelreg.builders.interface import OnProgress
-from modelreg.registry.toolchains.process import Worker, WorkerJobError
+from modelreg.registry.toolchains.process import Worker, WorkerJobError, ignore_progress
 from modelreg.registry.words import Json
 
 _JOB_FILE = Path(__file__).with_name("variant_jobs.py")
@@ -64,8 +64,26 @@ class VariantWorker:
         self._call("merge", {"source": str(source), "target": str(target)}, on_progress)
         return target
 
+    def pin(self, model: Path, *, pins: Json) -> tuple[Path, tuple[str, ...]]:
+        """
+        Return the model with a name for every node, and the names of the nodes that `pins` means.
+
+        Raises:
+            BuildError: A node to exclude does not exist.
+            WorkerError: The child crashed, hung, or spoke garbage.
+        """
+        answer = self._call("pin", {"model": str(model), "pins": pins}, ignore_progress)
+        return Path(answer["model"]), tuple(answer["nodes"])
+
     def inspect(
-        self, plan: Path, model: Path, *, variant: Json | None, layers: Path | None, on_progress: OnProgress
+        self,
+        plan: Path,
+        model: Path,
+        *,
+        recipe: Json,
+        pinned: tuple[str, ...],
+        layers: Path | None,
+        on_progress: OnProgress,
     ) -> Json:
         """
         Return the realised precision of a plan made from `model`, read from `layers` where the builder gave some.
@@ -77,7 +95,8 @@ class VariantWorker:
         request = {
             "plan": str(plan),
             "model": str(model),
-            "variant": variant,
+            "recipe": recipe,
+            "pinned": list(pinned),
             "layers": None if layers is None else str(layers),
         }
         realised: Json = self._call("inspect", request, on_progress)

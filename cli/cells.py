@@ -31,6 +31,8 @@ def say_realised(engine: EngineRecord) -> str:
     """Return what the engine's arithmetic became, for example `FP16 storage, FP32 compute`."""
     if not engine.realised:
         return "-"
+    if "unknown" in engine.realised:
+        return f"unknown {engine.realised['unknown']}"
     storage = str(engine.realised.get("storage", engine.precision)).upper()
     compute = str(engine.realised.get("compute", storage)).upper()
     return storage if storage == compute else f"{storage} storage, {compute} compute"
@@ -50,6 +52,17 @@ def explain_realised(engine: EngineRecord) -> str:
     if checked.get("runs") == 0:
         parts.append(f"not run: {checked.get('reason')}")
     return "; ".join(parts)
+
+
+def explain_import(engine: EngineRecord) -> str:
+    """Return where an imported engine comes from and who says so, or an empty string for one that was built here."""
+    from modelreg.registry.imported_plans import read_import
+
+    found = read_import(engine.recipe)
+    if found is None:
+        return ""
+    origin = f": {found['origin']}" if found["origin"] else ""
+    return f"imported from {found['file']} by {found['by']}{origin}"
 
 
 def count_outcomes(gates: Sequence[GateResult]) -> str:

@@ -65,6 +65,10 @@ class Registry:
     def require_writable(self) -> None:
         """Check that what long work ends in can be written: a store, and a database that no writer keeps for long."""
         self.storage.require_writable()
+        self.require_writable_database()
+
+    def require_writable_database(self) -> None:
+        """Check the same of the database alone."""
         with self.database.write():
             pass
 

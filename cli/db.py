@@ -42,7 +42,8 @@ def current(invocation: Invocation) -> None:
 @click.pass_obj
 def upgrade(invocation: Invocation, *, dry_run: bool) -> None:
     """Bring the database to the revision that this program needs; a backup is kept beside it."""
-    from modelreg.registry.database import Database, check_revision
+    from modelreg.registry.database import Database
+    from modelreg.registry.revisions import check_revision
     from modelreg.registry.schema import SCHEMA_REVISION
 
     home = invocation.find_home()

@@ -64,7 +64,7 @@ def _read_version(registry: Registry, reference: ModelReference) -> dict[str, st
     with registry.database.read() as connection:
         version = read_version(connection, reference)
         built = engines.current_engines(connection, version_id=version.id)
-        newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in built])
+        newest = validations.newest_validations(connection, version_id=version.id)
     standings = [EngineStanding(engine=engine, validation=newest.get(engine.id)) for engine in built]
     return {**source_facts(version.source), **engine_facts(standings)}
 
@@ -101,7 +101,7 @@ def _print(
 def _is_implied(difference: Difference) -> bool:
     """Return whether the line only repeats that one side has no such engine; the JSON document has it all."""
     field = difference.field
-    is_detail = " gate " in field or field.endswith((" recipe", " backend version", " size", " verdict"))
+    is_detail = " gate " in field or field.endswith((" recipe", " backend version", " size", " verdict", " origin"))
     return is_detail and not (difference.left and difference.right)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from modelreg.registry.contents import StoredFile
     from modelreg.registry.records import EngineRecord, VersionRecord
     from modelreg.registry.storage.interface import Storage
+    from modelreg.runtime.runner import GpuLoad
     from modelreg.validators.interface import EvaluationPass
 
 
@@ -41,9 +42,11 @@ def make_passes(
     from modelreg.validators.interface import EvaluationPass
 
     toolchain = engine.toolchain
+    gpu = describe_load(engine, version)
     passes = [
         EvaluationPass(
-            name="plan", open_runner=lambda: WorkerRunner(plan, backend=toolchain.backend, python=toolchain.python)
+            name="plan",
+            open_runner=lambda: WorkerRunner(plan, backend=toolchain.backend, python=toolchain.python, gpu=gpu),
         )
     ]
     if toolchain.backend is Backend.ONNXRUNTIME and engine.precision is Precision.FP16:
@@ -55,6 +58,25 @@ def make_passes(
             )
         )
     return passes
+
+
+def describe_load(engine: EngineRecord, version: VersionRecord) -> GpuLoad | None:
+    """Return what is needed to load an engine on a GPU, or None for one of ONNX Runtime."""
+    from modelreg.registry.words import Backend
+    from modelreg.runtime.host import describe_host
+    from modelreg.runtime.runner import GpuLoad
+    from modelreg.runtime.suitability import find_target
+
+    if engine.toolchain.backend is Backend.ONNXRUNTIME:
+        return None
+    return GpuLoad(
+        digest=engine.plan_digest,
+        version=engine.toolchain.version,
+        built_for=tuple(engine.recipe.get("build", {}).get("plan_targets", ())) or (engine.target.name,),
+        target=find_target(engine.target.name, level=engine.hardware_compatibility, host=describe_host()),
+        host_code="VERSION_COMPATIBLE" in engine.recipe.get("flags", ()),
+        output_types={spec.name: spec.dtype for spec in version.source.signature.outputs},
+    )
 
 
 def _fetch_variant(engine: EngineRecord, version: VersionRecord, registry: Registry, folder: Path) -> Path:

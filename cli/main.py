@@ -28,6 +28,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "init": "Create a registry.",
         "register": "Register an ONNX model as a new version.",
         "build": "Build engines of a version.",
+        "register-engine": "Take in a plan that was built elsewhere.",
         "validate": "Compare engines with the reference, gate by gate.",
         "promote": "Make a version's engines active on a channel.",
         "rollback": "Bring back the release that was active before.",
@@ -49,7 +50,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "db": "Upgrade the database, or tell its revision.",
     },
 }
-"""Every command and its one line of help; each lives in the module of its name."""
+"""Every command and its one line of help; each lives in the module of its name, with underscores for dashes."""
+
+_NAME_WIDTH = max(len(name) for commands in SECTIONS.values() for name in commands)
 
 _GC_THRESHOLD = 100_000
 
@@ -70,7 +73,7 @@ class CommandGroup(click.Group):
         """Import and return one command."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = importlib.import_module(f"modelreg.cli.{cmd_name}").command
+        command = importlib.import_module(f"modelreg.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 
@@ -91,7 +94,7 @@ class CommandGroup(click.Group):
         del ctx
         for section, commands in SECTIONS.items():
             with formatter.section(section):
-                formatter.write_dl([(name.ljust(9), line) for name, line in commands.items()])
+                formatter.write_dl([(name.ljust(_NAME_WIDTH), line) for name, line in commands.items()])
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from modelreg.cli.render import print_note
@@ -10,7 +10,7 @@ from modelreg.cli.render import print_note
 if TYPE_CHECKING:
     from modelreg.cli.context import Registry
     from modelreg.registry.promotion import Candidate
-    from modelreg.registry.records import GoldenSetRecord, VersionRecord
+    from modelreg.registry.records import EngineRecord, GoldenSetRecord, VersionRecord
 
 
 def print_next(registry: Registry, version: VersionRecord) -> None:
@@ -22,7 +22,7 @@ def print_next(registry: Registry, version: VersionRecord) -> None:
     with registry.database.read() as connection:
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
         cells = engines.current_engines(connection, version_id=version.id)
-        newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in cells])
+        newest = validations.newest_validations(connection, version_id=version.id)
         active = next((m.channels for m in versions.list_models(connection) if m.name == version.model), {})
     policies = CurrentPolicies(registry.home.path, model=version.model)
     candidates = [
@@ -34,15 +34,40 @@ def print_next(registry: Registry, version: VersionRecord) -> None:
         for engine in cells
     ]
     is_active = any(number == version.number for number, _ in active.values())
-    step = choose_next(version, golden, candidates, is_active=is_active)
+    step = choose_next(version, golden, candidates, is_active=is_active, why_not_here=_ask_this_host())
     if step:
         print_note(f"next: {step}")
 
 
+def _ask_this_host() -> Callable[[EngineRecord], str]:
+    """Return what says why this host cannot run an engine; the host is looked at when first asked, and once."""
+    import functools
+
+    from modelreg.runtime.host import describe_host
+    from modelreg.runtime.suitability import why_not_here
+
+    describe = functools.cache(describe_host)
+    return lambda engine: why_not_here(engine.target.name, level=engine.hardware_compatibility, host=describe())
+
+
 def choose_next(
-    version: VersionRecord, golden: GoldenSetRecord | None, candidates: Sequence[Candidate], *, is_active: bool
+    version: VersionRecord,
+    golden: GoldenSetRecord | None,
+    candidates: Sequence[Candidate],
+    *,
+    is_active: bool,
+    why_not_here: Callable[[EngineRecord], str],
 ) -> str:
-    """Return the command that takes a version on, or an empty string where nothing is left or a person must decide."""
+    """
+    Return the command that takes a version on, or an empty string where nothing is left or a person must decide.
+
+    Args:
+        version: The version.
+        golden: Its golden set.
+        candidates: Its engines, judged.
+        is_active: Whether a channel serves it.
+        why_not_here: Returns why this host cannot run an engine, or an empty string.
+    """
     from modelreg.registry.promotion import needs_validation
 
     reference = version.reference
@@ -53,8 +78,19 @@ def choose_next(
         return f"modelreg build {reference} --precision fp32"
     if golden is None:
         return f"modelreg register {version.model} MODEL.onnx --golden FILE, with the ONNX of {reference}"
-    if any(needs_validation(candidate) for candidate in built):
-        return f"modelreg validate {reference}"
+    waiting = [candidate.engine for candidate in built if needs_validation(candidate)]
+    if waiting:
+        return _say_validate(reference, waiting, [engine for engine in waiting if not why_not_here(engine)])
     if any(candidate.usable for candidate in built) and not is_active:
         return f"modelreg promote {reference} --to production"
     return ""
+
+
+def _say_validate(reference: str, waiting: Sequence[EngineRecord], here: Sequence[EngineRecord]) -> str:
+    """Return how to validate what waits for it: what runs here first, else where."""
+    if len(here) == len(waiting):
+        return f"modelreg validate {reference}"
+    targets = dict.fromkeys(engine.target.name for engine in here or waiting)
+    if here:
+        return f"modelreg validate {reference} --target {','.join(targets)}"
+    return f"modelreg validate {reference}, on a host that runs {', '.join(targets)}"

@@ -63,12 +63,14 @@ def add_global_options(command: C) -> C:
     return command
 
 
-def make_command(name: str, *, help_line: str, examples: str) -> Callable[[Callable[..., Any]], click.Command]:
+def make_command(
+    name: str, *, help_line: str, examples: str, cls: type[click.Command] = click.Command
+) -> Callable[[Callable[..., Any]], click.Command]:
     """Return the decorator of one command: its line in the list of commands, and what its help page ends with."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         epilog = f"\b\nExamples:\n{_indent(examples)}"
-        made = click.command(name, short_help=help_line, epilog=epilog, context_settings=CONTEXT)(function)
+        made = click.command(name, cls, short_help=help_line, epilog=epilog, context_settings=CONTEXT)(function)
         return add_global_options(made)
 
     return decorate

@@ -11,6 +11,7 @@ from modelreg.cli.activations import pointer_document
 from modelreg.cli.cells import (
     engine_document,
     explain_gate,
+    explain_import,
     explain_realised,
     print_engines,
     print_gates,
@@ -111,7 +112,7 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
         version = versions.get_version(connection, reference)
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
         built = engines.current_engines(connection, version_id=version.id)
-        judged = validations.newest_validations(connection, engine_ids=[engine.id for engine in built])
+        judged = validations.newest_validations(connection, version_id=version.id)
     pointers = [pointer for pointer in _read_pointers(registry, version.model) if pointer.version == version.number]
     policies = CurrentPolicies(registry.home.path, model=version.model)
     candidates = [
@@ -187,11 +188,13 @@ def _print_source(facts: _Facts) -> None:
 
 
 def _print_troubles(facts: _Facts) -> None:
-    """Say below the table why an engine failed or does not pass."""
+    """Say below the table why an engine failed or does not pass, and which were not built here."""
     lines: list[str] = []
     for candidate in facts.candidates:
         engine = candidate.engine
         name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
+        if origin := explain_import(engine):
+            lines.append(f"{name}: {origin}")
         if engine.error:
             lines.append(f"{name}: {engine.error}; `modelreg show {facts.version.reference} --log {engine.id}`")
         validation = facts.validations.get(engine.id)

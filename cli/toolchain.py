@@ -66,12 +66,14 @@ def add(invocation: Invocation, *, name: str, python: str, backend: Backend | No
     from modelreg.registry.toolchains.probing import locate_python, probe_python
 
     registry = invocation.open_registry()
-    database = registry.database
+    path = locate_python(python)
+    if not dry_run:
+        registry.require_writable_database()
     with invocation.reporter().step(f"probing {python}"):
-        probe = probe_python(locate_python(python), backend=backend)
+        probe = probe_python(path, backend=backend)
     is_new = True
     if not dry_run:
-        with database.write() as connection:
+        with registry.database.write() as connection:
             _, is_new = register_toolchain(connection, name=name, probe=probe, actor=registry.actor)
     if invocation.as_json:
         print_document({"toolchain": _document(name, probe), "changed": is_new, "dry_run": dry_run})

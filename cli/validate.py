@@ -193,10 +193,13 @@ def _find_loosened(policy: Policy, *, bases: list[Policy]) -> list[str]:
 def _why_not_here(engines: list[EngineRecord]) -> dict[int, str]:
     """Return for each engine why this host cannot run it, or an empty string."""
     from modelreg.runtime.host import describe_host
-    from modelreg.runtime.runner import why_not_run
+    from modelreg.runtime.suitability import why_not_here
 
     host = describe_host()
-    return {engine.id: why_not_run(engine.target.name, engine.toolchain.backend, host) for engine in engines}
+    return {
+        engine.id: why_not_here(engine.target.name, level=engine.hardware_compatibility, host=host)
+        for engine in engines
+    }
 
 
 def _validate_all(

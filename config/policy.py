@@ -32,7 +32,7 @@ _RULE_KEYS = {"metric", "applies_to", "comparison", "limit"}
 
 
 class Metric(Word):
-    """What can be measured of an output."""
+    """What can be measured of an output, and of the values inside an engine."""
 
     MAX_ABS = "max_abs"
     MEAN_ABS = "mean_abs"
@@ -45,18 +45,30 @@ class Metric(Word):
     TOP1_AGREEMENT = "top1_agreement"
     TOP5_AGREEMENT = "top5_agreement"
     ACCURACY_DROP = "accuracy_drop"
+    OVERFLOWS = "overflows"
 
 
 class Scope(Word):
-    """What a rule is applied to: each floating or integer output, or the output that the labels belong to."""
+    """What a rule is applied to.
+
+    Each floating or integer output, the output that the labels belong to, or the values between an engine's nodes.
+    """
 
     FLOATING = "floating"
     INTEGER = "integer"
     TASK = "task"
+    INSIDE = "inside"
 
 
 _HIGHER_IS_BETTER = {Metric.COSINE, Metric.SQNR_DB, Metric.TOP1_AGREEMENT, Metric.TOP5_AGREEMENT}
-_TASK_METRICS = {Metric.TOP1_AGREEMENT, Metric.TOP5_AGREEMENT, Metric.ACCURACY_DROP}
+_ONLY_SCOPE = {
+    Metric.MISMATCH_RATE: Scope.INTEGER,
+    Metric.TOP1_AGREEMENT: Scope.TASK,
+    Metric.TOP5_AGREEMENT: Scope.TASK,
+    Metric.ACCURACY_DROP: Scope.TASK,
+    Metric.OVERFLOWS: Scope.INSIDE,
+}
+"""Metrics that are measured of one thing alone; all others are of floating outputs, or of integer ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,12 +255,9 @@ def _rule(entry: Table, where: str) -> Rule:
     if missing := sorted({"metric", "limit"} - set(entry)):
         raise ConfigError(f"policy {where}: {missing[0]} is missing")
     metric = _word(Metric, entry["metric"], f"{where}: metric")
-    usual = Scope.TASK if metric in _TASK_METRICS else Scope.FLOATING
-    usual = Scope.INTEGER if metric is Metric.MISMATCH_RATE else usual
+    usual = _ONLY_SCOPE.get(metric, Scope.FLOATING)
     scope = _word(Scope, entry.get("applies_to", str(usual)), f"{where}: applies_to")
-    if (metric in _TASK_METRICS) != (scope is Scope.TASK) or (
-        metric is Metric.MISMATCH_RATE and scope is not Scope.INTEGER
-    ):
+    if scope not in ({usual} if metric in _ONLY_SCOPE else {Scope.FLOATING, Scope.INTEGER}):
         raise ConfigError(f"policy {where}: {metric} cannot apply to {scope}", hint=f"It applies to {usual}.")
     limit = as_finite(entry["limit"])
     if limit is None:

@@ -25,7 +25,8 @@ targets = ["cpu"]              # promote refuses unless each of them has an engi
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a registry is set to. `preference` maps a target (or `default`) to precisions, most wanted first;
-    `channels` maps a channel to the targets it requires."""
+    `channels` maps a channel to the targets it requires, `allowed_plugins` holds digests, `serve_python` names the
+    interpreters that load plans on this host."""
 
     store_url: str
     database_url: str
@@ -33,6 +34,8 @@ class Settings:
     build_timeout_s: float
     preference: Mapping[str, tuple[Precision, ...]]
     channels: Mapping[str, tuple[str, ...]]
+    serve_python: tuple[str, ...] = ()
+    allowed_plugins: tuple[str, ...] = ()
 
     def preference_for(self, target: str) -> tuple[Precision, ...]:
         """Return the precisions wanted on `target`, most wanted first."""
@@ -74,6 +77,12 @@ class Home:
         """Return the database as an SQLAlchemy URL."""
         url = self.settings.database_url
         return url if "://" in url else f"sqlite:///{_locate(self.path, url)}"
+
+    @property
+    def serving_pythons(self) -> tuple[str, ...]:
+        """Return the interpreters that load plans on this host; a bare name is one on the PATH."""
+        named = self.settings.serve_python
+        return tuple(str(self.path / Path(each).expanduser()) if "/" in each else each for each in named)
 
     @property
     def database_path(self) -> Path | None:
@@ -170,11 +179,13 @@ def load_settings(path: Path | None) -> Settings:
     where = str(path) if path else "settings"
     if path is not None and path.exists():
         _overlay(table, read_toml(path))
-    require_keys(table, {"store", "database", "limits", "promote", "channels"}, where=where)
+    require_keys(table, {"store", "database", "limits", "promote", "serve", "channels", "plugins"}, where=where)
     store = _section(table, "store", {"url"}, where)
     database = _section(table, "database", {"url"}, where)
     limits = _section(table, "limits", {"lock_timeout_s", "build_timeout_s"}, where)
     promote = _section(table, "promote", {"preference"}, where)
+    serve = _section(table, "serve", {"python"}, where)
+    plugins = _section(table, "plugins", {"allowed"}, where)
     return Settings(
         store_url=_text(store["url"], f"{where}: store.url"),
         database_url=_text(database["url"], f"{where}: database.url"),
@@ -182,6 +193,8 @@ def load_settings(path: Path | None) -> Settings:
         build_timeout_s=_seconds(limits["build_timeout_s"], f"{where}: limits.build_timeout_s"),
         preference=_preferences(promote["preference"], f"{where}: promote.preference"),
         channels=_channels(table.get("channels", {}), f"{where}: channels"),
+        serve_python=_names(serve["python"], f"{where}: serve.python"),
+        allowed_plugins=_names(plugins["allowed"], f"{where}: plugins.allowed"),
     )
 
 

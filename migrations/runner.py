@@ -17,8 +17,9 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from modelreg.registry.database import Database, check_revision, read_revision, require_schema
+from modelreg.registry.database import Database
 from modelreg.registry.errors import DatabaseError, SchemaVersionError, UsageError
+from modelreg.registry.revisions import check_revision, read_revision, require_schema
 
 _HERE = Path(__file__).parent
 _KEPT_BACKUPS = 3

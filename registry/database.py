@@ -18,15 +18,14 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from modelreg.registry import schema
 from modelreg.registry.digests import canonical_json
-from modelreg.registry.errors import BusyError, DatabaseError, ModelregError, SchemaVersionError, UsageError
+from modelreg.registry.errors import BusyError, DatabaseError, ModelregError, UsageError
+from modelreg.registry.revisions import REVISION, check_revision
 from modelreg.registry.rows import UnreadableRowError
-from modelreg.registry.sqlite import RESTORE_HINT, SqliteFile, translate
+from modelreg.registry.sqlite import SqliteFile, translate
 
 _WRITER_LOCK = 7_021_936_551_240  # PostgreSQL's advisory lock: any number, the same for every modelreg
 _RETRIABLE = frozenset({"40001", "40P01", "55P03"})
-_REVISION = sa.text("SELECT version_num FROM alembic_version")
 _TOLD = 20  # faults of one kind that `check` names
 _BUGS = (sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.DataError)
 _inherited: list[object] = []  # pools of a parent process, kept alive: closing them here would disturb it
@@ -165,7 +164,7 @@ class Database:
         """Return the schema revision, or None where there is no schema; one query."""
         with self.read() as connection:
             try:
-                found: str | None = connection.execute(_REVISION).scalar()
+                found: str | None = connection.execute(REVISION).scalar()
             except sa.exc.DBAPIError as error:
                 if "alembic_version" not in str(error.orig):  # else it is the table that is missing
                     raise
@@ -220,7 +219,7 @@ class Database:
         return DatabaseError(f"database {self.name}: {str(error).splitlines()[0]}")
 
     def _require_writable(self) -> None:
-        if self._file and self._file.path.exists() and (obstacle := self._file.obstacle()):
+        if self._file and (obstacle := self._file.obstacle()) and self._file.path.exists():
             raise obstacle
 
     def _own(self) -> None:
@@ -240,48 +239,6 @@ def insert_row(connection: sa.Connection, statement: sa.Insert, row: Mapping[str
     if key is None:
         raise TypeError(f"{statement.table.name} has no key of its own")
     return int(key[0])
-
-
-def read_revision(connection: sa.Connection) -> str | None:
-    """Return the schema revision as `Database.revision` does, in a transaction that goes on."""
-    if not sa.inspect(connection).has_table("alembic_version"):
-        return None
-    found: str | None = connection.execute(_REVISION).scalar()
-    return found
-
-
-def require_schema(found: str | None, *, name: str) -> str:
-    """
-    Return the schema revision of a database that has one.
-
-    Raises:
-        DatabaseError: It has none: a file that was cut off or put there, which is as bad as a missing one.
-    """
-    if found is None:
-        raise DatabaseError(f"database {name} is empty", hint=RESTORE_HINT)
-    return found
-
-
-def check_revision(revision: str | None, *, name: str) -> None:
-    """
-    Check that a schema revision is the one this program reads and writes.
-
-    Raises:
-        DatabaseError: There is none.
-        SchemaVersionError: It is older, or newer.
-    """
-    found = require_schema(revision, name=name)
-    if found == schema.SCHEMA_REVISION:
-        return
-    if found < schema.SCHEMA_REVISION:
-        raise SchemaVersionError(
-            f"database {name} has schema {found}, this modelreg needs {schema.SCHEMA_REVISION}",
-            hint="Run `modelreg db upgrade`.",
-        )
-    raise SchemaVersionError(
-        f"database {name} has schema {found}, this modelreg knows {schema.SCHEMA_REVISION}",
-        hint="It was written by a newer modelreg: upgrade modelreg.",
-    )
 
 
 def _sqlite_file(url: sa.URL, *, timeout_s: float) -> SqliteFile | None:

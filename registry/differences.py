@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from modelreg.registry.contents import Signature, TensorSpec
+from modelreg.registry.imported_plans import read_import
 from modelreg.registry.manifest import Manifest
 from modelreg.registry.promotion import EngineStanding
 from modelreg.registry.records import SourceInfo
@@ -83,6 +84,7 @@ def engine_facts(standings: Sequence[EngineStanding]) -> dict[str, str]:
         facts[f"{cell} size"] = str(engine.size_bytes) if built else ""
         facts[f"{cell} recipe"] = engine.recipe_digest
         facts[f"{cell} backend version"] = engine.toolchain.version
+        facts[f"{cell} origin"] = "built here" if read_import(engine.recipe) is None else "imported"
         facts[f"{cell} verdict"] = str(standing.validation.verdict) if standing.validation else "not validated"
         if standing.validation:
             facts |= {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 _CHUNK_BYTES = 1 << 20
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def canonical_json(body: Any) -> bytes:
@@ -17,8 +18,7 @@ def canonical_json(body: Any) -> bytes:
     Raises:
         ValueError: The body holds NaN or an infinity.
     """
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode()
+    return _CANONICAL.encode(body).encode()
 
 
 def sha256_hex(data: bytes) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modelreg.registry import blobs, events, releases
-from modelreg.registry.chains import HISTORY_HINT, find_history_faults
+from modelreg.registry.chains import HISTORY_HINT
+from modelreg.registry.channel_states import Disagreement, compare, read_channel_state
 from modelreg.registry.database import Database
 from modelreg.registry.errors import (
     BusyError,
@@ -20,15 +21,10 @@ from modelreg.registry.errors import (
     ModelregError,
     StorageError,
 )
+from modelreg.registry.histories import find_faults, restore_documents
 from modelreg.registry.manifest import parse_manifest
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.settling import (
-    Disagreement,
-    compare,
-    read_channel_state,
-    require_known_version,
-    settle_channel,
-)
+from modelreg.registry.settling import require_known_version, settle_channel
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.words import Word
 
@@ -159,10 +155,11 @@ class Doctor:
         subject = f"{model}@{channel}"
         try:
             pointer = self.storage.read_pointer(model, channel)
-            findings = self._served_findings(subject, model, channel)
+            findings = self._served_findings(subject, pointer, model, channel)
             if self.database is None:
                 return findings
-            found = compare(read_channel_state(self.database, model=model, channel=channel), pointer)
+            with self.database.read() as connection:
+                found = compare(read_channel_state(connection, model=model, channel=channel), pointer)
             if found.behind and pointer is not None:
                 self._require_known(self.database, pointer)
         except ModelregError as error:
@@ -174,8 +171,7 @@ class Doctor:
         with database.read() as connection:
             require_known_version(connection, pointer, manifest)
 
-    def _served_findings(self, subject: str, model: str, channel: str) -> list[Finding]:
-        pointer = self.storage.read_pointer(model, channel)
+    def _served_findings(self, subject: str, pointer: Pointer | None, model: str, channel: str) -> list[Finding]:
         served = pointer.generation if pointer else 0
         reserved = [g for g in self.storage.list_generations(model, channel) if g > served]
         findings = [
@@ -199,30 +195,28 @@ class Doctor:
         return [*findings, _finding(Level.OK, "release", subject, f"generation {served}, every file matches")]
 
     def _history_findings(self, subject: str, pointer: Pointer | None, model: str, channel: str) -> list[Finding]:
-        documents: dict[int, Pointer] = {}
-        findings: list[Finding] = []
-        for generation in self.storage.list_generations(model, channel):
-            try:
-                documents[generation] = self.storage.read_history(model, channel, generation)
-            except ModelregError as error:
-                findings.append(_finding(Level.DAMAGE, "history", subject, str(error), HISTORY_HINT))
-        if findings:
-            return findings
+        found = find_faults(self.storage, self.database, pointer, model=model, channel=channel)
         return [
-            _finding(Level.DAMAGE, "history", subject, f"generation {generation}: {problem}", HISTORY_HINT)
-            for generation, problem in find_history_faults(pointer, documents)
+            _finding(Level.DAMAGE, "history", subject, fault.message, HISTORY_HINT)
+            if fault.known is None
+            else _finding(
+                Level.FIXABLE, "history", subject, fault.message, "Run `modelreg doctor --fix` to write it again."
+            )
+            for fault in found
         ]
 
     def _settle(self, model: str, channel: str) -> list[Finding]:
         subject = f"{model}@{channel}"
-        if self.database is None:
-            return []
         try:
             before = self._channel_findings(model, channel)
             if not any(finding.level is Level.FIXABLE for finding in before):
                 return []
             with self.storage.exclusive(model, channel, timeout_s=self.lock_timeout_s):
-                settle_channel(self.database, self.storage, model=model, channel=channel, actor=self.actor)
+                restore_documents(self.storage, self.database, model=model, channel=channel)
+                if self.database is None:
+                    self.storage.complete_reserved(model, channel)
+                else:
+                    settle_channel(self.database, self.storage, model=model, channel=channel, actor=self.actor)
         except (BusyError, DatabaseError, StorageError) as error:
             return [_finding(Level.PROBLEM, "pointer", subject, f"cannot be settled: {error}", error.hint())]
         except ModelregError:
@@ -255,7 +249,7 @@ def _agreement_findings(subject: str, found: Disagreement) -> list[Finding]:
             f"a {operation.kind} by {operation.owner.get('host', '?')} pid {operation.owner.get('pid', '?')} is open",
             "The next promote or rollback settles it, or run `modelreg doctor --fix`.",
         )
-        for operation in found.state.open
+        for operation in found.open
     ]
     if found.behind and not found.ahead:
         findings.append(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -16,6 +15,7 @@ from modelreg.registry.events import append_event
 from modelreg.registry.records import EngineRecord, TargetRecord, ToolchainRecord, VersionRecord
 from modelreg.registry.rows import decoding
 from modelreg.registry.schema import engine, model, target, toolchain, variant, version
+from modelreg.registry.statements import Row, Statement
 from modelreg.registry.words import Backend, BlobKind, EngineStatus, Json, Precision
 
 _FIND_TOOLCHAIN = sa.select(toolchain).where(
@@ -63,7 +63,7 @@ _SELECT = (
     .join(toolchain, toolchain.c.id == engine.c.toolchain_id)
 )
 _BY_ID = _SELECT.where(engine.c.id == sa.bindparam("engine_id"))
-_OF_VERSION = _SELECT.where(engine.c.version_id == sa.bindparam("of_version")).order_by(engine.c.id)
+_OF_VERSION = Statement(_SELECT.where(engine.c.version_id == sa.bindparam("of_version")).order_by(engine.c.id))
 
 
 def ensure_toolchain(
@@ -222,7 +222,7 @@ def record_engine(
 @decoding("engine")
 def list_engines(connection: sa.Connection, *, version_id: int) -> list[EngineRecord]:
     """Return every attempt of a version, failed ones too, oldest first."""
-    return [_engine(row) for row in connection.execute(_OF_VERSION, {"of_version": version_id})]
+    return [_engine(row) for row in _OF_VERSION.rows(connection, of_version=version_id)]
 
 
 def current_engines(connection: sa.Connection, *, version_id: int) -> list[EngineRecord]:
@@ -269,7 +269,7 @@ def _stored(files: Sequence[Json]) -> tuple[StoredFile, ...]:
     return tuple(StoredFile.from_json(file) for file in files)
 
 
-def _engine(row: sa.Row[Any]) -> EngineRecord:
+def _engine(row: Row) -> EngineRecord:
     return EngineRecord(
         id=row.id,
         version_id=row.version_id,

@@ -15,13 +15,14 @@ import sqlalchemy as sa
 from modelreg.registry.clock import utc_now
 from modelreg.registry.digests import canonical_json, json_digest
 from modelreg.registry.schema import event, to_microseconds
+from modelreg.registry.statements import Statement
 from modelreg.registry.words import Json
 
 _FIRST_HASH = "0" * 64
 _PAGE = 1000
 
-_LAST = sa.select(event.c.sequence, event.c.hash).order_by(event.c.sequence.desc()).limit(1)
-_INSERT = sa.insert(event)
+_LAST = Statement(sa.select(event.c.sequence, event.c.hash).order_by(event.c.sequence.desc()).limit(1))
+_INSERT = Statement(sa.insert(event))
 # Times as the integers that were hashed: a converted one could hide a change.
 _RAW = (
     event.c.sequence,
@@ -64,13 +65,13 @@ class ChainReport:
 
 def append_event(connection: sa.Connection, *, kind: str, subject: str, details: Json, actor: str) -> None:
     """Add one event at the end of the chain, in the caller's writing transaction."""
-    last = connection.execute(_LAST).one_or_none()
+    last = _LAST.first(connection)
     sequence, previous = (1, _FIRST_HASH) if last is None else (last.sequence + 1, last.hash)
     at = utc_now()
     text = canonical_json(details).decode()
     body: Json = {"actor": actor, "kind": kind, "subject": subject, "details": text, "previous_hash": previous}
     digest = json_digest({**body, "sequence": sequence, "at": to_microseconds(at)})
-    connection.execute(_INSERT, {**body, "sequence": sequence, "at": at, "hash": digest})
+    _INSERT.execute(connection, **body, sequence=sequence, at=at, hash=digest)
 
 
 def verify_chain(connection: sa.Connection, *, anchor: ChainAnchor | None = None) -> ChainReport:

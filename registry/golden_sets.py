@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 
 from modelreg.registry.blobs import record_blob
@@ -14,10 +12,11 @@ from modelreg.registry.events import append_event
 from modelreg.registry.records import GoldenSetRecord, VersionRecord
 from modelreg.registry.rows import decoding
 from modelreg.registry.schema import golden_set
+from modelreg.registry.statements import Row, Statement
 from modelreg.registry.words import BlobKind, Json
 
 _INSERT_GOLDEN = sa.insert(golden_set)
-_NEWEST_GOLDEN = (
+_NEWEST_GOLDEN = Statement(
     sa.select(golden_set)
     .where(golden_set.c.version_id == sa.bindparam("of_version"))
     .order_by(golden_set.c.id.desc())
@@ -84,11 +83,11 @@ def add_golden_set(
 @decoding("golden_set")
 def newest_golden_set(connection: sa.Connection, *, version_id: int) -> GoldenSetRecord | None:
     """Return the golden set that was added last, or None."""
-    row = connection.execute(_NEWEST_GOLDEN, {"of_version": version_id}).one_or_none()
+    row = _NEWEST_GOLDEN.first(connection, of_version=version_id)
     return None if row is None else _golden(row)
 
 
-def _golden(row: sa.Row[Any]) -> GoldenSetRecord:
+def _golden(row: Row) -> GoldenSetRecord:
     return GoldenSetRecord(
         id=row.id,
         version_id=row.version_id,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modelreg.registry.contents import Signature, StoredFile
 from modelreg.registry.digests import canonical_json
@@ -19,10 +19,33 @@ if TYPE_CHECKING:
 
 MANIFEST_FORMAT = 1
 
+_DETAILS = ("layers",)
+"""What the database keeps of the realised precision, and no server needs: hundreds of layers."""
+
+NO_HARDWARE_COMPATIBILITY = "NONE"
+"""TensorRT's name for an engine that runs on the architecture it was built on, and nowhere else."""
+
+
+class RequiredPlugin(NamedTuple):
+    """A library of plugins that a plan cannot be loaded without: its file name and SHA-256."""
+
+    name: str
+    digest: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedEngine:
-    """One engine of a release; `files[0]` is the plan, its path relative to the release's folder."""
+    """
+    One engine of a release; `files[0]` is the plan, its path relative to the release's folder.
+
+    Attributes:
+        gpu: The GPU it was built on; empty where it was built without one.
+        cuda: The version of CUDA that its backend was made for; empty for the CPU, and where it is not known.
+        hardware_compatibility: TensorRT's level: `NONE`, `AMPERE_PLUS` or `SAME_COMPUTE_CAPABILITY`.
+        version_compatible: Whether newer versions of TensorRT load it too.
+        plugins: The libraries of plugins that must be loaded before it; they lie beside the plan.
+        plan_targets: All that its plan was compiled for, where that is more than its target.
+    """
 
     target: str
     backend: Backend
@@ -34,6 +57,10 @@ class ReleasedEngine:
     driver: str
     cuda: str
     files: tuple[StoredFile, ...]
+    hardware_compatibility: str = NO_HARDWARE_COMPATIBILITY
+    version_compatible: bool = False
+    plugins: tuple[RequiredPlugin, ...] = ()
+    plan_targets: tuple[str, ...] = ()
 
     @property
     def plan(self) -> StoredFile:
@@ -41,8 +68,8 @@ class ReleasedEngine:
         return self.files[0]
 
     def to_json(self) -> Json:
-        """Return the engine as JSON."""
-        return {
+        """Return the engine as JSON; what is as usual is left out, so that earlier releases keep their digests."""
+        body: Json = {
             "target": self.target,
             "backend": str(self.backend),
             "backend_version": self.backend_version,
@@ -55,6 +82,15 @@ class ReleasedEngine:
             "plan": self.plan.path,
             "files": [file.to_json() for file in self.files],
         }
+        if self.hardware_compatibility != NO_HARDWARE_COMPATIBILITY:
+            body["hardware_compatibility"] = self.hardware_compatibility
+        if self.version_compatible:
+            body["version_compatible"] = True
+        if self.plugins:
+            body["plugins"] = [plugin._asdict() for plugin in self.plugins]
+        if self.plan_targets:
+            body["plan_targets"] = list(self.plan_targets)
+        return body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,18 +138,34 @@ def make_manifest(version: VersionRecord, engines: dict[str, EngineRecord]) -> M
 
 
 def _released(target: str, engine: EngineRecord) -> ReleasedEngine:
+    """
+    Return an engine as it is released.
+
+    What decides where it loads stands in the recipe: the flag `VERSION_COMPATIBLE`, and in its `build` part
+    `hardware_compatibility`, by TensorRT's name, `plugins` with names and digests, and `plan_targets`.
+    """
+    build: Json = engine.recipe.get("build", {})
     return ReleasedEngine(
         target=target,
         backend=engine.toolchain.backend,
         backend_version=engine.toolchain.version,
         precision=engine.precision,
         recipe_digest=engine.recipe_digest,
-        realised=engine.realised,
+        realised={key: found for key, found in engine.realised.items() if key not in _DETAILS},
         gpu=engine.target.gpu,
         driver=engine.target.driver,
-        cuda=engine.target.cuda,
+        # Not the target's: that is the newest CUDA of the driver it was built with, which says nothing of the plan.
+        cuda=str(engine.toolchain.details.get("cuda") or ""),
+        hardware_compatibility=build.get("hardware_compatibility") or NO_HARDWARE_COMPATIBILITY,
+        version_compatible="VERSION_COMPATIBLE" in engine.recipe.get("flags", ()),
+        plugins=_read_plugins(build),
+        plan_targets=tuple(build.get("plan_targets", ())),
         files=tuple(replace(file, path=f"{target}/{file.path}") for file in engine.files),
     )
+
+
+def _read_plugins(body: Json) -> tuple[RequiredPlugin, ...]:
+    return tuple(RequiredPlugin(name=each["name"], digest=each["digest"]) for each in body.get("plugins", ()))
 
 
 def parse_manifest(data: bytes, *, where: str) -> Manifest:
@@ -152,5 +204,9 @@ def _parse_engine(body: Json) -> ReleasedEngine:
         gpu=body["gpu"],
         driver=body["driver"],
         cuda=body["cuda"],
+        hardware_compatibility=body.get("hardware_compatibility", NO_HARDWARE_COMPATIBILITY),
+        version_compatible=body.get("version_compatible", False),
+        plugins=_read_plugins(body),
+        plan_targets=tuple(body.get("plan_targets", ())),
         files=tuple(StoredFile.from_json(file) for file in body["files"]),
     )

@@ -5,13 +5,11 @@ An outcome is recorded whatever state its intent is in: the pointer has moved, a
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import sqlalchemy as sa
 
 from modelreg.registry.clock import utc_now
-from modelreg.registry.database import insert_row
 from modelreg.registry.digests import canonical_json
 from modelreg.registry.errors import BusyError, NotFoundError
 from modelreg.registry.events import append_event
@@ -21,15 +19,17 @@ from modelreg.registry.releases import find_activation, record_activation
 from modelreg.registry.rows import decoding
 from modelreg.registry.schema import (
     OPEN_OPERATION,
+    activation,
     channel,
     model,
     operation,
     release,
 )
+from modelreg.registry.statements import Statement
 from modelreg.registry.words import ActivationKind, Json, OperationState
 
-_INSERT_OPERATION = sa.insert(operation)
-_COMMIT_OPERATION = (
+_INSERT_OPERATION = Statement(sa.insert(operation).returning(operation.c.id))
+_COMMIT_OPERATION = Statement(
     sa.update(operation)
     .where(operation.c.id == sa.bindparam("operation_id"), operation.c.state != OperationState.COMMITTED.value)
     .values(state=OperationState.COMMITTED.value, updated_at=sa.bindparam("now"), error="")
@@ -55,6 +55,17 @@ _OPEN = (
     .order_by(operation.c.channel_id)  # the order of the partial index, which holds the open ones alone
 )
 _OPEN_OF_CHANNEL = _OPEN.where(operation.c.channel_id == sa.bindparam("of_channel"))
+_ACTIVATED = (
+    sa.select(operation.c.id)
+    .join(activation, activation.c.txn == operation.c.txn)
+    .join(channel, channel.c.id == activation.c.channel_id)
+    .join(model, model.c.id == channel.c.model_id)
+    .where(
+        model.c.name == sa.bindparam("model"),
+        channel.c.name == sa.bindparam("channel"),
+        activation.c.generation == sa.bindparam("generation"),
+    )
+)
 _POINTER = sa.select(operation.c.pointer).where(operation.c.id == sa.bindparam("operation_id"))
 
 
@@ -82,7 +93,7 @@ def begin_operation(
         "channel_id": channel_id,
         "release_id": release_id,
         "expected_generation": pointer.generation - 1,
-        "pointer": json.loads(pointer.to_bytes()),
+        "pointer": pointer.to_json(),
         "state": OperationState.PREPARED.value,
         "owner": owner,
         "error": "",
@@ -91,7 +102,7 @@ def begin_operation(
         "created_by": actor,
     }
     try:
-        operation_id = insert_row(connection, _INSERT_OPERATION, row)
+        operation_id: int = _INSERT_OPERATION.scalar(connection, **row)
     except sa.exc.IntegrityError as error:
         if not _is_open_clash(error):
             raise
@@ -137,6 +148,18 @@ def operation_pointer(connection: sa.Connection, *, operation_id: int) -> Pointe
     return parse_pointer(canonical_json(body), where=f"of operation {operation_id}")
 
 
+def find_activated_pointer(connection: sa.Connection, *, model: str, channel: str, generation: int) -> Pointer | None:
+    """
+    Return the pointer that became a generation of a channel; None for one that was activated without this database.
+
+    Raises:
+        IntegrityError: The stored document was changed.
+    """
+    wanted = {"model": model, "channel": channel, "generation": generation}
+    found = connection.execute(_ACTIVATED, wanted).scalar()
+    return None if found is None else operation_pointer(connection, operation_id=found)
+
+
 def commit_operation(
     connection: sa.Connection, *, operation: OperationRecord, pointer: Pointer, actor: str
 ) -> ActivationRecord:
@@ -152,7 +175,7 @@ def commit_operation(
     """
     if pointer.txn != operation.txn:
         raise ValueError(f"pointer {pointer.txn} does not settle operation {operation.txn}")
-    release_id = connection.execute(_COMMIT_OPERATION, {"operation_id": operation.id, "now": utc_now()}).scalar()
+    release_id = _COMMIT_OPERATION.scalar(connection, operation_id=operation.id, now=utc_now())
     if release_id is None:
         with decoding("activation"):
             return find_activation(connection, txn=pointer.txn)

@@ -1,8 +1,8 @@
 """What a TensorRT plan says about itself in its first bytes, read without loading it. Pure but for one read.
 
-TensorRT's part is what its own `trtexec --getPlanVersionOnly` reads. TensorRT-RTX's layout is not documented; it was
-decoded from plans of 1.4 to 1.7, and a plan that does not keep to it is refused. A header tells for what a plan was
-made. That nobody changed the plan since, its digest alone tells.
+TensorRT's part is what its own `trtexec --getPlanVersionOnly` reads, and the size as plans of 8.6.0 state it.
+TensorRT-RTX's layout is not documented; it was decoded from plans of 1.4 to 1.7, and a plan that does not keep to it
+is refused. A header tells for what a plan was made. That nobody changed the plan since, its digest alone tells.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ HEADER_BYTES = 4096
 _TENSORRT, _RTX = b"ftrt", b"vtrt"
 _ENGINE, _WEIGHTS = b"NGNE", b"THGW"
 _RTX_HEADER_BYTES = 64
+_TENSORRT_TABLE = 32
+"""Where the first section of a TensorRT 8.6 plan is described."""
 _SECTION_BYTES = 24
 _MAX_SECTIONS = 64
 _RTX_TARGETS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_120", "sm_121")
@@ -78,6 +80,7 @@ def parse_plan_header(head: bytes, *, size_bytes: int, where: str) -> PlanHeader
         raise IntegrityError(f"{where} is a plan of an unknown format", hint="It may be of a newer TensorRT.")
     version = ".".join(str(number) for number in head[24:28])
     if magic == _TENSORRT:
+        _check_tensorrt_size(head, size_bytes, where)
         return PlanHeader(backend=Backend.TENSORRT, version=version)
     sections = _read_sections(head, size_bytes, where)
     (mask,) = struct.unpack_from("<I", head, 32)
@@ -87,6 +90,17 @@ def parse_plan_header(head: bytes, *, size_bytes: int, where: str) -> PlanHeader
         targets=_read_mask(mask),
         weight_bytes=sections.get(_WEIGHTS, 0),
     )
+
+
+def _check_tensorrt_size(head: bytes, size_bytes: int, where: str) -> None:
+    """Hold a TensorRT plan to the size it states, where its header is laid out as in 8.6: that is not documented."""
+    if head[_TENSORRT_TABLE : _TENSORRT_TABLE + 4] != _ENGINE:
+        return
+    (total,) = struct.unpack_from("<Q", head, 16)
+    if size_bytes < total:
+        raise _truncated(where, f"its header says {total} bytes, the file has {size_bytes}")
+    if size_bytes > total:
+        raise IntegrityError(f"{where} is damaged: its header says {total} bytes, the file has {size_bytes}")
 
 
 def _read_mask(mask: int) -> tuple[str, ...]:
@@ -122,14 +136,26 @@ def _truncated(where: str, fact: str) -> IntegrityError:
     return IntegrityError(f"{where} is truncated: {fact}", hint="Fetch or build it again.")
 
 
-def disagreement(header: PlanHeader, *, backend: Backend, version: str, target: str) -> str:
-    """Return what a plan's header says other than expected, or an empty string."""
+def disagreement(
+    header: PlanHeader, *, backend: Backend, version: str, target: str, targets: tuple[str, ...] = ()
+) -> str:
+    """
+    Return what a plan's header says other than expected, or an empty string.
+
+    Args:
+        header: What the plan says.
+        backend: What loads it.
+        version: What built it.
+        target: What it is for.
+        targets: All that it is for, where it was compiled for several.
+    """
     if header.backend is not backend:
         return f"its header is of {header.backend}, not of {backend}"
     if not is_same_version(header.version, version):
         return f"its header says {backend} {header.version}, not {version}"
-    if header.targets and header.targets != (target,):
-        return f"its header says {', '.join(header.targets)}, not {target}"
+    expected = targets or (target,)
+    if header.targets and header.targets != expected:
+        return f"its header says {', '.join(header.targets)}, not {', '.join(expected)}"
     if backend is Backend.TENSORRT_RTX and not header.targets:
         return "its header names no target"
     return ""

@@ -42,13 +42,12 @@ class Pointer:
     overridden: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """Return the document, with a digest of its own body inside."""
-        body = self._body()
-        body["sha256"] = json_digest(body)
-        return (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+        """Return the document, as it lies in a store."""
+        return (json.dumps(self.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
-    def _body(self) -> Json:
-        return {
+    def to_json(self) -> Json:
+        """Return the document as JSON, with a digest of its own body inside."""
+        body: Json = {
             "format": POINTER_FORMAT,
             "model": self.model,
             "channel": self.channel,
@@ -64,6 +63,8 @@ class Pointer:
             "at": iso(self.at),
             "overridden": list(self.overridden),
         }
+        body["sha256"] = json_digest(body)
+        return body
 
 
 def parse_pointer(data: bytes, *, where: str) -> Pointer:

@@ -124,6 +124,11 @@ class EngineRecord:
         return self.files[0].digest if self.files else ""
 
     @property
+    def hardware_compatibility(self) -> str:
+        """Return the level that it was built at: `NONE` for all but some of TensorRT."""
+        return str((self.recipe.get("build") or {}).get("hardware_compatibility") or "NONE")
+
+    @property
     def size_bytes(self) -> int:
         """Return the bytes of the plan and the files beside it."""
         return sum(file.size_bytes for file in self.files)

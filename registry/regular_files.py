@@ -1,7 +1,8 @@
-"""Is a path a file that can be read to its end? Opening a pipe would wait, a device may act or never end."""
+"""Files that the user names: is a path one that can be read to its end, and writing one so that it is never half."""
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -28,3 +29,14 @@ def fault_of(path: Path) -> str:
     except (OSError, ValueError) as error:
         return f"not readable: {getattr(error, 'strerror', None) or error}"
     return f"{kind}, not a file" if kind else ""
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put `content` in place of what was at `path`: others read the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -26,6 +26,7 @@ from modelreg.registry.schema import (
     release_engine,
     version,
 )
+from modelreg.registry.statements import Statement
 from modelreg.registry.words import ActivationKind, Json
 
 _FIND_MODEL = sa.select(model.c.id).where(model.c.name == sa.bindparam("model"))
@@ -40,7 +41,7 @@ _CHANNELS = (
     .order_by(model.c.name, channel.c.name)
 )
 _INSERT_CHANNEL = sa.insert(channel)
-_FIND_RELEASE = sa.select(release.c.id).where(release.c.manifest_digest == sa.bindparam("digest"))
+_FIND_RELEASE = Statement(sa.select(release.c.id).where(release.c.manifest_digest == sa.bindparam("digest")))
 _INSERT_RELEASE = sa.insert(release)
 _INSERT_RELEASE_ENGINES = sa.insert(release_engine)
 
@@ -58,7 +59,7 @@ _NEWEST_FIRST = (
     .limit(sa.bindparam("rows", type_=sa.Integer))
 )
 _BY_TXN = _ACTIVATIONS.where(activation.c.txn == sa.bindparam("of_txn"))
-_INSERT_ACTIVATION = sa.insert(activation)
+_INSERT_ACTIVATION = Statement(sa.insert(activation))
 _ACTIVATED_RELEASES = sa.select(release.c.manifest_digest).where(release.c.id.in_(sa.select(activation.c.release_id)))
 _ACTIVE_ENGINES = (
     sa.select(release_engine.c.target, release_engine.c.engine_id)
@@ -109,7 +110,7 @@ def list_channels(connection: sa.Connection) -> list[tuple[str, str]]:
 
 def find_release(connection: sa.Connection, *, manifest_digest: str) -> int | None:
     """Return the id of a release by its manifest, or None."""
-    release_id: int | None = connection.execute(_FIND_RELEASE, {"digest": manifest_digest}).scalar()
+    release_id: int | None = _FIND_RELEASE.scalar(connection, digest=manifest_digest)
     return release_id
 
 
@@ -205,7 +206,7 @@ def record_activation(
     }
     subject = f"{pointer.model}@{pointer.channel}"
     try:
-        connection.execute(_INSERT_ACTIVATION, row)
+        _INSERT_ACTIVATION.execute(connection, **row)
     except sa.exc.IntegrityError as error:
         if "FOREIGN KEY" in str(error.orig).upper():
             raise

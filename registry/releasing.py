@@ -39,7 +39,7 @@ from modelreg.registry.promotion import (
 )
 from modelreg.registry.records import OperationRecord
 from modelreg.registry.references import ModelReference, check_name
-from modelreg.registry.settling import settle_channel
+from modelreg.registry.settling import settle_channel, settled_channel
 from modelreg.registry.standings import read_plan
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
 from modelreg.registry.suggestions import no_active_release
@@ -71,6 +71,7 @@ class DrillReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Intent:
+    current: Pointer | None
     pointer: Pointer
     manifest: Manifest
     document: bytes
@@ -120,9 +121,8 @@ class Releases:
         if reference.channel not in (None, channel):
             self._settle(model, reference.channel)  # what it serves is read from the database below
         with self._storage.exclusive(model, channel, timeout_s=self._lock_timeout_s):
-            current = self._settle_held(model, channel)
-            check_expected(f"{model}@{channel}", current, request.expect_current)
-            intent = self._begin_promotion(reference, channel, current, request)
+            intent = self._begin_promotion(reference, channel, request)
+            current = intent.current
             try:
                 self._lay_out(intent)
             except ModelregError as error:
@@ -136,10 +136,7 @@ class Releases:
 
     def _settle(self, model: str, channel: str) -> None:
         with self._storage.exclusive(model, channel, timeout_s=self._lock_timeout_s):
-            self._settle_held(model, channel)
-
-    def _settle_held(self, model: str, channel: str) -> Pointer | None:
-        return settle_channel(self._require_database(), self._storage, model=model, channel=channel, actor=self._actor)
+            settle_channel(self._require_database(), self._storage, model=model, channel=channel, actor=self._actor)
 
     def _active_targets(self, connection: sa.Connection, current: Pointer | None) -> tuple[str, ...]:
         if current is None:
@@ -151,11 +148,12 @@ class Releases:
             return () if channel_id is None else tuple(releases.active_engines(connection, channel_id=channel_id))
         return parse_manifest(document, where=current.release[:12]).targets
 
-    def _begin_promotion(
-        self, reference: ModelReference, channel: str, current: Pointer | None, request: PromotionRequest
-    ) -> _Intent:
+    def _begin_promotion(self, reference: ModelReference, channel: str, request: PromotionRequest) -> _Intent:
         """Read the gates, choose, and write the intent, in one transaction: no verdict can change in between."""
-        with self._require_database().write() as connection:
+        database, model = self._require_database(), reference.model
+        with settled_channel(database, self._storage, model=model, channel=channel, actor=self._actor) as place:
+            connection, current = place.connection, place.pointer
+            check_expected(f"{model}@{channel}", current, request.expect_current)
             plan = read_plan(connection, reference, self._active_targets(connection, current), request)
             require_complete(plan)
             manifest = make_manifest(plan.version, plan.engines)
@@ -170,11 +168,15 @@ class Releases:
                     engines={target: engine.id for target, engine in plan.engines.items()},
                     actor=self._actor,
                 )
-                channel_id = releases.ensure_channel(connection, model=pointer.model, name=channel, actor=self._actor)
+                channel_id = place.id or releases.ensure_channel(
+                    connection, model=model, name=channel, actor=self._actor
+                )
                 operation = self._swapper.begin(
                     connection, channel_id=channel_id, release_id=release_id, pointer=pointer
                 )
-        return _Intent(pointer=pointer, manifest=manifest, document=document, plan=plan, operation=operation)
+        return _Intent(
+            current=current, pointer=pointer, manifest=manifest, document=document, plan=plan, operation=operation
+        )
 
     def _promoted(
         self, plan: PromotionPlan, channel: str, current: Pointer | None, *, release: str, message: str

@@ -31,6 +31,11 @@ def to_microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
+def from_microseconds(stored: int) -> datetime:
+    """Return the aware time that `to_microseconds` made into an integer."""
+    return _EPOCH + timedelta(microseconds=stored)
+
+
 class UtcTime(sa.TypeDecorator[datetime]):
     """An aware time stored as integer microseconds UTC; SQLite would drop the zone."""
 
@@ -45,7 +50,7 @@ class UtcTime(sa.TypeDecorator[datetime]):
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
         """Return the aware time."""
         del dialect
-        return None if value is None else _EPOCH + timedelta(microseconds=value)
+        return None if value is None else from_microseconds(value)
 
 
 NAMING = {

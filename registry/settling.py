@@ -6,78 +6,54 @@ the channel's lock, the next command settles it: forward if the swap happened, a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from modelreg.registry import engines, operations, releases, versions
+from modelreg.registry.channel_states import compare, read_channel_state
 from modelreg.registry.database import Database
 from modelreg.registry.errors import ForeignReleaseError, IntegrityError, NotFoundError
 from modelreg.registry.manifest import Manifest, parse_manifest
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.records import ActivationRecord, OperationRecord, VersionRecord
+from modelreg.registry.records import OperationRecord, VersionRecord
 from modelreg.registry.references import ModelReference
 from modelreg.registry.storage.interface import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelState:
-    """What the database knows of a channel."""
+class SettledChannel:
+    """A channel whose pointer the database agrees with, in a writing transaction. `id` is None for a new one."""
 
-    channel_id: int | None
-    newest: ActivationRecord | None
-    open: tuple[OperationRecord, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disagreement:
-    """How far the database is from the pointer. `behind` lists generations without a row."""
-
-    state: ChannelState
+    connection: sa.Connection
+    id: int | None
     pointer: Pointer | None
-    behind: tuple[int, ...]
-    ahead: bool
-
-    @property
-    def known(self) -> int:
-        """Return the newest generation of the database, 0 for none."""
-        return self.state.newest.generation if self.state.newest else 0
-
-    @property
-    def served(self) -> int:
-        """Return the generation of the pointer, 0 for none."""
-        return self.pointer.generation if self.pointer else 0
-
-    @property
-    def is_settled(self) -> bool:
-        """Return whether nothing is left to do."""
-        return not self.state.open and not self.behind and not self.ahead
 
 
-def read_channel_state(database: Database, *, model: str, channel: str) -> ChannelState:
-    """Return the channel's row, newest activation and open operations, in one read transaction."""
-    with database.read() as connection:
-        channel_id = releases.find_channel(connection, model=model, name=channel)
-        if channel_id is None:
-            return ChannelState(channel_id=None, newest=None, open=())
-        return ChannelState(
-            channel_id=channel_id,
-            newest=releases.newest_activation(connection, channel_id=channel_id),
-            open=tuple(operations.open_operations(connection, channel_id=channel_id)),
-        )
+@contextmanager
+def settled_channel(
+    database: Database, storage: Storage, *, model: str, channel: str, actor: str
+) -> Iterator[SettledChannel]:
+    """
+    Give a writing transaction in which database and pointer agree; the caller holds the channel's lock.
 
-
-def compare(state: ChannelState, pointer: Pointer | None) -> Disagreement:
-    """Return how the database and the pointer differ. Pure."""
-    known = state.newest.generation if state.newest else 0
-    served = pointer.generation if pointer else 0
-    forked = state.newest is not None and pointer is not None and known == served and state.newest.txn != pointer.txn
-    return Disagreement(
-        state=state,
-        pointer=pointer,
-        behind=tuple(range(known + 1, served + 1)),
-        ahead=known > served or forked,
-    )
+    Raises:
+        IntegrityError: As `settle_channel`.
+        ForeignReleaseError: As `settle_channel`.
+    """
+    pointer = storage.complete_reserved(model, channel)
+    with database.write() as connection:
+        state = read_channel_state(connection, model=model, channel=channel)
+        if compare(state, pointer).is_settled:
+            yield SettledChannel(connection=connection, id=state.channel_id, pointer=pointer)
+            return
+    # Manifests and documents have to be read from the store, which is no work for a transaction.
+    pointer = settle_channel(database, storage, model=model, channel=channel, actor=actor)
+    with database.write() as connection:
+        state = read_channel_state(connection, model=model, channel=channel)
+        yield SettledChannel(connection=connection, id=state.channel_id, pointer=pointer)
 
 
 def settle_channel(database: Database, storage: Storage, *, model: str, channel: str, actor: str) -> Pointer | None:
@@ -92,7 +68,8 @@ def settle_channel(database: Database, storage: Storage, *, model: str, channel:
         ForeignReleaseError: The store serves a release of a version that the database does not have.
     """
     pointer = storage.complete_reserved(model, channel)
-    found = compare(read_channel_state(database, model=model, channel=channel), pointer)
+    with database.read() as connection:
+        found = compare(read_channel_state(connection, model=model, channel=channel), pointer)
     if found.is_settled:
         return pointer
     if found.ahead:
@@ -100,14 +77,14 @@ def settle_channel(database: Database, storage: Storage, *, model: str, channel:
             f"{model}@{channel}: the database knows generation {found.known}, the store serves {found.served}",
             hint="One of the two was restored from an older copy; run `modelreg doctor` and decide which is right.",
         )
-    wanted = {*found.behind, *(operation.expected_generation + 1 for operation in found.state.open)}
+    wanted = {*found.behind, *(operation.expected_generation + 1 for operation in found.open)}
     documents = _read_documents(storage, model, channel, wanted, served=found.served)
     manifests = {
         generation: parse_manifest(storage.read_manifest(document.release), where=document.release[:12])
         for generation, document in documents.items()
         if generation in found.behind
     }
-    _settle_operations(database, found.state.open, documents, actor=actor)
+    _settle_operations(database, found.open, documents, actor=actor)
     _adopt_generations(database, model, channel, documents, manifests, actor=actor)
     return pointer
 

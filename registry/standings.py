@@ -37,7 +37,7 @@ def read_plan(
     """
     version = versions.get_version(connection, reference)
     cells = _candidates(connection, reference, version)
-    newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in cells])
+    newest = validations.newest_validations(connection, version_id=version.id)
     golden = golden_sets.newest_golden_set(connection, version_id=version.id)
     built = [engine.target.name for engine in cells if engine.files]
     plan = plan_promotion(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
@@ -12,16 +11,18 @@ from modelreg.registry.database import insert_row
 from modelreg.registry.events import append_event
 from modelreg.registry.records import EngineRecord, GateResult, ValidationRecord
 from modelreg.registry.rows import decoding
-from modelreg.registry.schema import validation
+from modelreg.registry.schema import engine, validation
+from modelreg.registry.statements import Row, Statement
 from modelreg.registry.words import Json, Verdict
 
 _INSERT = sa.insert(validation)
 _NEWEST_IDS = (
     sa.select(sa.func.max(validation.c.id))
-    .where(validation.c.engine_id.in_(sa.bindparam("engines", expanding=True)))
+    .join_from(validation, engine)
+    .where(engine.c.version_id == sa.bindparam("of_version"))
     .group_by(validation.c.engine_id)
 )
-_NEWEST = sa.select(validation).where(validation.c.id.in_(_NEWEST_IDS))
+_NEWEST = Statement(sa.select(validation).where(validation.c.id.in_(_NEWEST_IDS)))
 
 
 def record_validation(
@@ -75,15 +76,12 @@ def record_validation(
 
 
 @decoding("validation")
-def newest_validations(connection: sa.Connection, *, engine_ids: Collection[int]) -> dict[int, ValidationRecord]:
-    """Return the newest validation by engine id; an engine that was never validated has no entry."""
-    if not engine_ids:
-        return {}
-    rows = connection.execute(_NEWEST, {"engines": list(engine_ids)})
-    return {row.engine_id: _validation(row) for row in rows}
+def newest_validations(connection: sa.Connection, *, version_id: int) -> dict[int, ValidationRecord]:
+    """Return the newest validation of each engine of a version, by engine id; one never validated has no entry."""
+    return {row.engine_id: _validation(row) for row in _NEWEST.rows(connection, of_version=version_id)}
 
 
-def _validation(row: sa.Row[Any]) -> ValidationRecord:
+def _validation(row: Row) -> ValidationRecord:
     return ValidationRecord(
         id=row.id,
         engine_id=row.engine_id,

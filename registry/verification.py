@@ -84,7 +84,7 @@ def verify_version(
     with database.read() as connection:
         version = versions.get_version(connection, reference)
         built = engines.list_engines(connection, version_id=version.id)
-        newest = validations.newest_validations(connection, engine_ids=[engine.id for engine in built])
+        newest = validations.newest_validations(connection, version_id=version.id)
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
     digests = [file.digest for file in version.source.files]
     digests += [golden.digest] if golden else []

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import sqlalchemy as sa
 
 from modelreg.registry.blobs import record_blob
 from modelreg.registry.clock import utc_now
-from modelreg.registry.contents import Signature, StoredFile
+from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import insert_row
 from modelreg.registry.errors import NotFoundError
 from modelreg.registry.events import append_event
 from modelreg.registry.records import SourceInfo, VersionRecord
 from modelreg.registry.references import ModelReference, check_name
 from modelreg.registry.rows import decoding
-from modelreg.registry.schema import activation, blob, channel, model, release, version, version_file
+from modelreg.registry.schema import activation, channel, model, release, version, version_file
 from modelreg.registry.suggestions import say_close
+from modelreg.registry.version_rows import find_active, find_by_number, find_by_source, read_page
 from modelreg.registry.words import BlobKind, Json
 
 _FIND_MODEL = sa.select(model.c.id).where(model.c.name == sa.bindparam("model"))
@@ -34,51 +33,10 @@ _TAKE_NUMBER = (
 _INSERT_VERSION = sa.insert(version)
 _INSERT_FILES = sa.insert(version_file)
 
-_SELECT = sa.select(
-    version.c.id,
-    model.c.name,
-    version.c.number,
-    version.c.source_digest,
-    # As text, since versions of a model mostly share these: parsed once, then looked up.
-    sa.cast(version.c.signature, sa.Text),
-    sa.cast(version.c.opsets, sa.Text),
-    version.c.ir_version,
-    version.c.producer,
-    sa.cast(version.c.node_counts, sa.Text),
-    version.c.parameter_bytes,
-    sa.cast(version.c.unbuildable, sa.Text),
-    sa.cast(version.c.warnings, sa.Text),
-    version.c.message,
-    version.c.tags,
-    version.c.created_at,
-    version.c.created_by,
-).join_from(version, model)
-_BY_SOURCE = _SELECT.where(
-    model.c.name == sa.bindparam("model_name"), version.c.source_digest == sa.bindparam("digest")
-)
-_BY_NUMBER = _SELECT.where(model.c.name == sa.bindparam("model_name"), version.c.number == sa.bindparam("wanted"))
-_NEWEST_FIRST = (
-    _SELECT.where(version.c.model_id == sa.bindparam("of_model"), version.c.number <= sa.bindparam("up_to"))
-    .order_by(version.c.number.desc())
-    .limit(sa.bindparam("rows", type_=sa.Integer))
-)
-_ACTIVE = (
-    _SELECT.join(release, release.c.version_id == version.c.id)
-    .join(activation, activation.c.release_id == release.c.id)
-    .where(activation.c.channel_id == sa.bindparam("of_channel"))
-    .order_by(activation.c.generation.desc())
-    .limit(1)
-)
 _FIND_CHANNEL = (
     sa.select(channel.c.id)
     .join_from(channel, model)
     .where(model.c.name == sa.bindparam("model"), channel.c.name == sa.bindparam("channel"))
-)
-_FILES = (
-    sa.select(version_file.c.version_id, version_file.c.path, version_file.c.blob_digest, blob.c.size_bytes)
-    .join_from(version_file, blob)
-    .where(version_file.c.version_id.in_(sa.bindparam("versions", expanding=True)))
-    .order_by(version_file.c.version_id, version_file.c.position)
 )
 
 _MODEL_NAMES = sa.select(model.c.name).order_by(model.c.name)
@@ -134,7 +92,7 @@ def register_version(
         InvalidReferenceError: The model's name is not allowed.
     """
     check_name(model)
-    known = _one(connection, _BY_SOURCE, model_name=model, digest=source.digest)
+    known = find_by_source(connection, model=model, digest=source.digest)
     if known is not None:
         return known, False
     model_id = connection.execute(_FIND_MODEL, {"model": model}).scalar()
@@ -174,12 +132,12 @@ def get_version(connection: sa.Connection, reference: ModelReference) -> Version
     """
     name = reference.model
     if reference.version is not None:
-        found = _one(connection, _BY_NUMBER, model_name=name, wanted=reference.version)
+        found = find_by_number(connection, model=name, number=reference.version)
     elif reference.digest is not None:
-        found = _one(connection, _BY_SOURCE, model_name=name, digest=reference.digest)
+        found = find_by_source(connection, model=name, digest=reference.digest)
     elif reference.channel is not None:
         channel_id = connection.execute(_FIND_CHANNEL, {"model": name, "channel": reference.channel}).scalar()
-        found = None if channel_id is None else _one(connection, _ACTIVE, of_channel=channel_id)
+        found = None if channel_id is None else find_active(connection, channel_id=channel_id)
     else:
         newest = list_versions(connection, model=name, limit=1)
         found = newest[0] if newest else None
@@ -220,7 +178,7 @@ def list_versions(
     if model_id is None:
         _not_found(connection, ModelReference(model=model))
     up_to = _LARGEST if before is None else before - 1
-    return _many(connection, _NEWEST_FIRST, of_model=model_id, up_to=up_to, rows=limit)
+    return read_page(connection, model_id=model_id, up_to=up_to, limit=limit)
 
 
 def _record_files(connection: sa.Connection, version_id: int, files: Sequence[StoredFile]) -> None:
@@ -245,72 +203,6 @@ def _source_row(source: SourceInfo) -> Json:
         "unbuildable": list(source.unbuildable),
         "warnings": list(source.warnings),
     }
-
-
-def _one(connection: sa.Connection, statement: sa.Select[Any], **parameters: Any) -> VersionRecord | None:
-    found = _many(connection, statement, **parameters)
-    return found[0] if found else None
-
-
-@decoding("version")
-def _many(connection: sa.Connection, statement: sa.Select[Any], **parameters: Any) -> list[VersionRecord]:
-    rows = connection.execute(statement, parameters).all()
-    files = _files(connection, [row[0] for row in rows])
-    return [_version(row, files.get(row[0], ())) for row in rows]
-
-
-def _files(connection: sa.Connection, ids: list[int]) -> dict[int, tuple[StoredFile, ...]]:
-    if not ids:
-        return {}
-    found: dict[int, tuple[StoredFile, ...]] = {}
-    for version_id, path, digest, size_bytes in connection.execute(_FILES, {"versions": ids}):
-        file = StoredFile(path=path, digest=digest, size_bytes=size_bytes)
-        found[version_id] = (*found.get(version_id, ()), file)
-    return found
-
-
-def _version(row: Sequence[Any], files: tuple[StoredFile, ...]) -> VersionRecord:
-    # Unpacked in the order of _SELECT: by name, a hundred rows take half as long again.
-    key, name, number, digest, signature, opsets, ir, producer, nodes, parameters, unbuildable, warnings, *rest = row
-    message, tags, created_at, created_by = rest
-    source = SourceInfo(
-        digest=digest,
-        files=files,
-        signature=_signature(signature),
-        opsets=dict(_counts(opsets)),
-        ir_version=ir,
-        producer=producer,
-        node_counts=dict(_counts(nodes)),
-        parameter_bytes=parameters,
-        unbuildable=_words(unbuildable),
-        warnings=_words(warnings),
-    )
-    return VersionRecord(
-        id=key,
-        model=name,
-        number=number,
-        source=source,
-        message=message,
-        created_at=created_at,
-        created_by=created_by,
-        tags=tags,
-    )
-
-
-@lru_cache(maxsize=64)
-def _signature(text: str) -> Signature:
-    return Signature.from_json(json.loads(text))
-
-
-@lru_cache(maxsize=128)
-def _counts(text: str) -> dict[str, int]:
-    counts: dict[str, int] = json.loads(text)
-    return counts
-
-
-@lru_cache(maxsize=128)
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(json.loads(text))
 
 
 def _not_found(connection: sa.Connection, reference: ModelReference) -> NoReturn:

@@ -91,3 +91,4 @@ class BlobKind(Word):
     GOLDEN = "golden"
     CALIBRATION = "calibration"
     MANIFEST = "manifest"
+    TIMING_CACHE = "timing-cache"

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder  # a tenth of importlib.util's start-up
 from pathlib import Path
+from typing import NamedTuple
 
 from modelreg.registry.words import Backend, Json
 
 _DRIVER_TIMEOUT_S = 10.0
 _BACKEND_MODULES = {
     Backend.ONNXRUNTIME: ("onnxruntime",),
-    Backend.TENSORRT: ("tensorrt",),
+    Backend.TENSORRT: ("tensorrt", "tensorrt_bindings"),  # from 10 on, the second states the version
     Backend.TENSORRT_RTX: ("tensorrt_rtx_bindings", "tensorrt_rtx"),
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One GPU as the driver describes it; `target` is `sm_90` for compute capability 9.0."""
 
     name: str
@@ -28,19 +28,45 @@ class Gpu:
     driver: str
 
 
+class Interpreter(NamedTuple):
+    """Another Python of this host: the backends that it has, with versions where they are known, or what is wrong."""
+
+    path: str
+    versions: Mapping[Backend, str]
+    problem: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A machine: its GPUs, the backends that this Python can import, and their versions where they are known."""
+    """
+    A machine.
+
+    Attributes:
+        name: What it calls itself.
+        gpus: Its GPUs.
+        backends: What this Python can import.
+        versions: The same with versions, where they are known.
+        interpreters: Other Pythons that load plans here.
+    """
 
     name: str
     gpus: tuple[Gpu, ...]
     backends: frozenset[Backend]
     versions: Mapping[Backend, str] = field(default_factory=dict)
+    interpreters: tuple[Interpreter, ...] = ()
 
     @property
     def targets(self) -> tuple[str, ...]:
         """Return the targets this host runs, GPUs first."""
         return (*dict.fromkeys(gpu.target for gpu in self.gpus), "cpu")
+
+    def installations(self, backend: Backend) -> tuple[tuple[str, str], ...]:
+        """Return (interpreter, version) wherever a backend is; an empty interpreter is this one, an empty version
+        not known."""
+        here = (("", self.versions.get(backend, "")),) if backend in self.backends else ()
+        return here + tuple(
+            (each.path, each.versions[backend]) for each in self.interpreters if backend in each.versions
+        )
 
     def to_json(self) -> Json:
         """Return the host as JSON."""
@@ -49,26 +75,44 @@ class Host:
             "targets": list(self.targets),
             "gpus": [{"name": gpu.name, "target": gpu.target, "driver": gpu.driver} for gpu in self.gpus],
             "backends": sorted(str(backend) for backend in self.backends),
-            "versions": {str(backend): version for backend, version in sorted(self.versions.items())},
+            "versions": _name(self.versions),
+            "interpreters": [
+                {"python": each.path, "versions": _name(each.versions), "problem": each.problem}
+                for each in self.interpreters
+            ],
         }
+
+
+def _name(versions: Mapping[Backend, str]) -> dict[str, str]:
+    return {str(backend): version for backend, version in sorted(versions.items())}
 
 
 def describe_host() -> Host:
     """Return this host. A missing or broken driver means no GPU, never an error."""
-    folders = _find_backends()
-    versions = {backend: version for backend, folder in folders.items() if (version := _read_version(folder))}
-    return Host(name=os.uname().nodename, gpus=_find_gpus(), backends=frozenset(folders), versions=versions)
+    found = find_versions()
+    versions = {backend: version for backend, version in found.items() if version}
+    return Host(name=os.uname().nodename, gpus=_find_gpus(), backends=frozenset(found), versions=versions)
 
 
-def _find_backends() -> dict[Backend, Path]:
-    """Return the `__init__.py` of each backend that could be imported; none is."""
-    found: dict[Backend, Path] = {}
+def describe_serving_host(pythons: Sequence[str]) -> Host:
+    """Return this host with the interpreters that load plans here, in place of our own where there are any."""
+    host = describe_host()
+    if not pythons:
+        return host
+    from modelreg.runtime.interpreters import ask_interpreter  # noqa: PLC0415 - `which` must start at once
+
+    asked = tuple(ask_interpreter(python) for python in pythons)
+    return replace(host, backends=frozenset(), versions={}, interpreters=asked)
+
+
+def find_versions(path: Sequence[str] | None = None) -> dict[Backend, str]:
+    """Return the backends on a module search path (None: our own), and what versions their text states, if any."""
+    found: dict[Backend, str] = {}
     for backend, modules in _BACKEND_MODULES.items():
-        for name in modules:
-            spec = PathFinder.find_spec(name)
-            if spec is not None:
-                found[backend] = Path(spec.origin or name)
-                break
+        specs = [spec for name in modules if (spec := PathFinder.find_spec(name, path)) is not None]
+        if specs:
+            stated = (_read_version(Path(spec.origin)) for spec in specs if spec.origin)
+            found[backend] = next((version for version in stated if version), "")
     return found
 
 

@@ -26,15 +26,16 @@ def load(request: Json, _arrays: Arrays, _report: Report) -> Json:
     value to FP16, which the plan itself does not on the CPU.
     """
     if request["mode"] == "rounded":
-        session = _load_rounded(request["path"], request.get("threads"))
+        session, counters = _load_rounded(request["path"], request.get("threads"))
     else:
-        session = _open(request["path"], "ORT_ENABLE_ALL", request.get("threads"))
-    _state["session"] = session
-    return {"inputs": _describe(session.get_inputs()), "outputs": _describe(session.get_outputs())}
+        session, counters = _open(request["path"], "ORT_ENABLE_ALL", request.get("threads")), None
+    _state["session"], _state["counters"] = session, counters
+    outputs = [each for each in session.get_outputs() if each.name not in (counters or {})]
+    return {"inputs": _describe(session.get_inputs()), "outputs": _describe(outputs)}
 
 
 def run(_request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
-    """Run the loaded session; answer with every output."""
+    """Run the loaded session; answer with every output, and in mode `rounded` with the overflows by node."""
     session = _state["session"]
     names = [each.name for each in session.get_outputs()]
     inputs = {}
@@ -43,17 +44,21 @@ def run(_request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
             raise ValueError("input %r is missing" % each.name)
         is_half = each.type == "tensor(float16)" and arrays[each.name].dtype == "float32"
         inputs[each.name] = arrays[each.name].astype("float16") if is_half else arrays[each.name]
-    return {}, dict(zip(names, session.run(names, inputs)))  # noqa: B905 - Python 3.8
+    outputs = dict(zip(names, session.run(names, inputs)))  # noqa: B905 - Python 3.8
+    if _state["counters"] is None:
+        return {}, outputs
+    overflows = [[node, int(outputs.pop(name))] for name, node in _state["counters"].items()]
+    return {"overflows": overflows}, outputs
 
 
-def _load_rounded(path: str, threads: Optional[int]) -> Any:
+def _load_rounded(path: str, threads: Optional[int]) -> Tuple[Any, Dict[str, str]]:
     from modelreg.runtime.rounding import write_rounded
 
     handle, name = tempfile.mkstemp(dir=str(Path(path).parent), prefix="rounded-", suffix=".onnx")
     os.close(handle)
     try:
-        write_rounded(Path(path), Path(name))
-        return _open(name, "ORT_ENABLE_BASIC", threads)
+        counters = write_rounded(Path(path), Path(name)).counters
+        return _open(name, "ORT_ENABLE_BASIC", threads), dict(counters)
     finally:
         Path(name).unlink()
 

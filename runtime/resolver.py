@@ -2,86 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple  # a tenth of a dataclass's start-up
 
 from modelreg.registry.errors import IntegrityError
 from modelreg.registry.manifest import Manifest, ReleasedEngine, parse_manifest
-from modelreg.registry.plans import PlanHeader, disagreement, is_same_version, read_plan_header
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.references import check_name
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.suggestions import no_active_release
-from modelreg.registry.words import Backend
+from modelreg.registry.words import Precision
 from modelreg.runtime.host import Host
+from modelreg.runtime.suitability import BOUND_TO_VERSION, Suitability, compute_capability, judge
 
-_BOUND_TO_VERSION = (Backend.TENSORRT, Backend.TENSORRT_RTX)
-"""Backends that load only what their own version built."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suitability:
-    """A released engine and whether this host can load it."""
-
-    engine: ReleasedEngine
-    usable: bool
-    reason: str
+Preference = Callable[[str], Sequence[Precision]]
+"""Returns a target's precisions, the most wanted first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
-    """What a channel serves to one host. `chosen` is None when no engine of the release runs there."""
+class Resolution(NamedTuple):
+    """What a channel serves to one host: the best candidate first; none is chosen where no engine runs there."""
 
     pointer: Pointer
     manifest: Manifest
     candidates: tuple[Suitability, ...]
-    chosen: ReleasedEngine | None
-    path: Path | None
+    folder: Path | None
+
+    @property
+    def best(self) -> Suitability | None:
+        """Return the candidate that the host would load."""
+        return self.candidates[0] if self.candidates and self.candidates[0].usable else None
+
+    @property
+    def chosen(self) -> ReleasedEngine | None:
+        """Return its engine."""
+        return None if self.best is None else self.best.engine
+
+    @property
+    def path(self) -> Path | None:
+        """Return its plan, where that is a local file."""
+        return None if self.best is None or self.folder is None else self.folder / self.best.engine.plan.path
 
 
-def judge(engine: ReleasedEngine, host: Host, *, header: PlanHeader | None = None) -> Suitability:
-    """
-    Return whether `host` can load `engine`. Pure: the manifest, the plan's header and the host are compared.
-
-    Args:
-        engine: The engine as released.
-        host: What would load it.
-        header: What its plan says about itself, for TensorRT; None when that was not read.
-    """
-    reason = _refuse(engine, host, header)
-    return Suitability(engine=engine, usable=not reason, reason=reason or f"runs on {engine.target}")
-
-
-def _refuse(engine: ReleasedEngine, host: Host, header: PlanHeader | None) -> str:
-    if header is not None:
-        found = disagreement(header, backend=engine.backend, version=engine.backend_version, target=engine.target)
-        if found:
-            return f"its plan is not what the release says: {found}"
-    if engine.target not in host.targets:
-        return f"needs {engine.target}; this host has {', '.join(host.targets)}"
-    if engine.backend not in host.backends:
-        return f"{engine.backend} is not installed here"
-    installed = host.versions.get(engine.backend, "")
-    if engine.backend in _BOUND_TO_VERSION and installed and not is_same_version(engine.backend_version, installed):
-        return f"needs {engine.backend} {engine.backend_version}; this host has {installed}"
-    return ""
-
-
-def _judge_plan(engine: ReleasedEngine, host: Host, folder: Path | None) -> Suitability:
-    """Judge an engine by its plan's header too, where the plan is a local file."""
-    if folder is None or engine.backend not in _BOUND_TO_VERSION:
-        return judge(engine, host)
-    try:
-        return judge(engine, host, header=read_plan_header(folder / engine.plan.path))
-    except IntegrityError as error:
-        return Suitability(engine=engine, usable=False, reason=str(error))
-    except OSError as error:
-        return Suitability(engine=engine, usable=False, reason=f"its plan cannot be read: {error.strerror}")
-
-
-def resolve(storage: Storage, model: str, channel: str, host: Host) -> Resolution:
+def resolve(
+    storage: Storage,
+    model: str,
+    channel: str,
+    host: Host,
+    *,
+    preference: Preference = lambda _target: (),
+) -> Resolution:
     """
     Return what `host` would load for `model@channel`: the pointer is read once, then only its release.
+
+    Args:
+        storage: The store.
+        model: The model.
+        channel: Its channel.
+        host: What would load it.
+        preference: Decides between engines that fit equally well.
 
     Raises:
         NotFoundError: The channel has no release.
@@ -94,16 +73,63 @@ def resolve(storage: Storage, model: str, channel: str, host: Host) -> Resolutio
         raise no_active_release(model, channel, served=storage.list_channels())
     manifest = parse_manifest(storage.read_manifest(pointer.release), where=pointer.release[:12])
     folder = storage.release_path(pointer.release)
-    order = {target: rank for rank, target in enumerate(host.targets)}
-    candidates = sorted(
-        (_judge_plan(engine, host, folder) for engine in manifest.engines),
-        key=lambda found: (not found.usable, order.get(found.engine.target, len(order)), found.engine.target),
-    )
-    chosen = candidates[0].engine if candidates and candidates[0].usable else None
+    judged = [_judge_plan(engine, host, folder, pointer) for engine in manifest.engines]
     return Resolution(
-        pointer=pointer,
-        manifest=manifest,
-        candidates=tuple(candidates),
-        chosen=chosen,
-        path=folder / chosen.plan.path if folder is not None and chosen is not None else None,
+        pointer=pointer, manifest=manifest, candidates=rank(judged, host, preference=preference), folder=folder
     )
+
+
+def _judge_plan(engine: ReleasedEngine, host: Host, folder: Path | None, pointer: Pointer) -> Suitability:
+    """Judge an engine by its plan's header too, where the plan is a local file."""
+    header, damage = None, ""
+    if folder is not None and engine.backend in BOUND_TO_VERSION:
+        from modelreg.registry.plans import read_plan_header  # noqa: PLC0415 - releases for CPUs start without it
+
+        try:
+            header = read_plan_header(folder / engine.plan.path)
+        except IntegrityError as error:
+            damage = str(error)
+        except OSError as error:
+            damage = f"its plan cannot be read: {error.strerror}"
+    return judge(engine, host, header=header, damage=damage, overridden=pointer.overridden)
+
+
+def rank(judged: Sequence[Suitability], host: Host, *, preference: Preference) -> tuple[Suitability, ...]:
+    """
+    Return candidates, what the host should load first; what it cannot load comes last.
+
+    A GPU goes before the CPU; what was built for the GPU's architecture before what is compatible with it; what passed
+    its gates before what went over them; then the host's first GPU, the preferred precision, the nearest architecture.
+    """
+    order = {target: index for index, target in enumerate(host.targets)}
+
+    def key(found: Suitability) -> tuple[bool | int | str, ...]:
+        engine, target = found.engine, found.runs_on or found.engine.target
+        wanted = list(preference(target))
+        return (
+            not found.usable,
+            target == "cpu",
+            not found.is_exact,
+            not found.passes_gates,
+            order.get(target, len(order)),
+            wanted.index(engine.precision) if engine.precision in wanted else len(wanted),
+            abs(compute_capability(target) - compute_capability(engine.target)),
+            engine.target,
+        )
+
+    return tuple(sorted(judged, key=key))
+
+
+def why_behind(best: Suitability, other: Suitability) -> str:
+    """Return why an engine that could be loaded ranks behind the best one."""
+    if other.runs_on == "cpu":
+        return "a GPU goes before the CPU"
+    if best.is_exact and not other.is_exact:
+        return "an exact match goes before a compatible one"
+    if best.passes_gates and not other.passes_gates:
+        return "its gates were overridden"
+    if best.runs_on != other.runs_on:
+        return f"{best.runs_on} is this host's first GPU"
+    if best.engine.precision is not other.engine.precision:
+        return f"{best.engine.precision} is preferred"
+    return f"{best.engine.target} is nearer"

@@ -3,40 +3,62 @@
 Few CPU kernels compute in FP16, so ONNX Runtime puts casts around the others, and then removes each pair of them
 between two nodes, at every optimisation level, `disabled` too: what should have been rounded to FP16 (or have
 overflowed) stays FP32. Casts that are in the model are never removed, so they are put there: every node computes in
-FP32, every value between two nodes is FP16.
+FP32, every value between two nodes is FP16. Beside each of these casts, what it turns from finite into infinite is
+counted: an operator such as Tanh or Softmax may make finite values of it again, and no output would show it.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 Types = dict[str, int]
 
 _UNTOUCHED = ("Cast", "CastLike", "Constant", "ConstantOfShape", "EyeLike", "BitCast")
+_OVERFLOWS_FROM = np.float32(65520)  # halfway from the largest finite FP16 value, 65504, to what would be the next
+_LARGEST, _INFINITE, _CALM, _NOTHING = (f"rounded_{word}" for word in ("largest", "infinite", "calm", "nothing"))
+_CONSTANTS = {
+    _LARGEST: np.array(np.nextafter(_OVERFLOWS_FROM, np.float32(0))),
+    _INFINITE: np.array(np.inf, np.float32),
+    _CALM: np.array(0.9 * _OVERFLOWS_FROM**2, np.float32),  # less, since the sum is rounded too
+    _NOTHING: np.array(0, np.int64),
+}
 _RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
 
 
-def write_rounded(model: Path, target: Path) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundedGraph:
+    """What was written: how many nodes got casts, and which outputs were added to count overflows.
+
+    `counters` names the node that makes the values, by output, in order of execution.
+    """
+
+    nodes: int
+    counters: Mapping[str, str]
+
+
+def write_rounded(model: Path, target: Path) -> RoundedGraph:
     """
     Write the graph of `model` with explicit casts to `target`, which must lie in the same folder.
 
-    Weights outside the ONNX file stay where they are.
-
-    Returns:
-        The number of nodes that got casts.
+    Weights outside the ONNX file stay where they are. Values inside branches and loops are rounded, but what
+    overflows among them is not counted.
     """
     graph = onnx.load(model, load_external_data=False)
     counter = itertools.count()
     opsets = {each.domain: each.version for each in graph.opset_import}
-    rounded = _round_graph(graph.graph, _declared(onnx.shape_inference.infer_shapes(graph).graph), opsets, counter)
+    types = _declared(onnx.shape_inference.infer_shapes(graph).graph)
+    rounded = _round_graph(graph.graph, types, opsets, counter)
+    counters = _count_overflows(graph.graph, types)
     onnx.save(graph, target)
     onnx.checker.check_model(target)
-    return rounded
+    return RoundedGraph(nodes=rounded, counters=counters)
 
 
 def _declared(graph: onnx.GraphProto) -> Types:
@@ -96,12 +118,71 @@ def _round_nodes(graph: onnx.GraphProto, types: Types, prefix: str) -> int:
         for position, name in enumerate(node.output):
             if types.get(name) == TensorProto.FLOAT16:
                 exact = f"{prefix}{name}_exact"
+                types[exact] = TensorProto.FLOAT
                 node.output[position] = exact
                 nodes.append(_cast(exact, name, TensorProto.FLOAT16))
     del graph.node[:]
     graph.node.extend(nodes)
     del graph.value_info[:]
     return rounded
+
+
+def _count_overflows(graph: onnx.GraphProto, types: Types) -> dict[str, str]:
+    """Count, beside each cast from FP32 to FP16, the values that are finite before and infinite after it."""
+    nodes: list[onnx.NodeProto] = []
+    counters: dict[str, str] = {}
+    makers = {name: node for node in graph.node for name in node.output}
+    for node in graph.node:
+        nodes.append(node)
+        if node.op_type != "Cast" or types.get(node.output[0]) != TensorProto.FLOAT16:
+            continue
+        source = node.input[0]
+        if types.get(source) == TensorProto.FLOAT:
+            maker = makers.get(source, node)
+            count = f"rounded_overflows{len(counters)}"
+            counters[count] = maker.name or f"{maker.op_type} of {node.output[0]}"
+            nodes += _counting_nodes(source, count)
+    if counters:
+        del graph.node[:]
+        graph.node.extend(nodes)
+        graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in _CONSTANTS.items())
+        graph.output.extend(helper.make_tensor_value_info(name, TensorProto.INT64, []) for name in counters)
+    return counters
+
+
+def _counting_nodes(source: str, count: str) -> list[onnx.NodeProto]:
+    """Count where anything can be counted: of a tensor whose squares sum up to little, no value is large."""
+    energy, calm = f"{count}_energy", f"{count}_calm"
+    nothing = helper.make_node("Identity", [_NOTHING], [f"{count}_none"], name=f"{count}_none")
+    return [
+        helper.make_node("ReduceSumSquare", [source], [energy], name=energy, keepdims=0),
+        helper.make_node("Less", [energy, _CALM], [calm], name=calm),
+        helper.make_node(
+            "If",
+            [calm],
+            [count],
+            name=count,
+            then_branch=_branch(f"{count}_none", [nothing]),
+            else_branch=_branch(f"{count}_sum", _nodes_that_count(source, count)),
+        ),
+    ]
+
+
+def _nodes_that_count(source: str, count: str) -> list[onnx.NodeProto]:
+    size, large, finite, both, each = (f"{count}_{word}" for word in ("size", "large", "finite", "both", "each"))
+    return [
+        helper.make_node("Abs", [source], [size], name=size),
+        helper.make_node("Greater", [size, _LARGEST], [large], name=large),
+        helper.make_node("Less", [size, _INFINITE], [finite], name=finite),
+        helper.make_node("And", [large, finite], [both], name=both),
+        helper.make_node("Cast", [both], [each], name=each, to=TensorProto.INT64),
+        helper.make_node("ReduceSum", [each], [f"{count}_sum"], name=f"{count}_sum", keepdims=0),
+    ]
+
+
+def _branch(name: str, nodes: list[onnx.NodeProto]) -> onnx.GraphProto:
+    """Return a graph that gives the integer `name`; it takes what it needs from the graph around it."""
+    return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(name, TensorProto.INT64, [])])
 
 
 def _is_left(node: onnx.NodeProto) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from modelreg.registry.errors import MissingDependencyError, ModelregError
+from modelreg.registry.errors import IntegrityError, ModelregError
+from modelreg.registry.plans import disagreement, read_plan_header
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json
-from modelreg.runtime.host import Host
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,30 +21,67 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.generic]
 
-JOB_FILES: dict[Backend, Path] = {Backend.ONNXRUNTIME: Path(__file__).with_name("ort.py")}
+JOB_FILES: dict[Backend, Path] = {
+    Backend.ONNXRUNTIME: Path(__file__).with_name("ort.py"),
+    Backend.TENSORRT: Path(__file__).with_name("trt.py"),
+    Backend.TENSORRT_RTX: Path(__file__).with_name("trt.py"),
+}
 MODES = ("plan", "rounded")
 LOAD_TIMEOUT_S = 600.0
 RUN_TIMEOUT_S = 600.0
-
-
-def why_not_run(target: str, backend: Backend, host: Host) -> str:
-    """Return why `host` cannot run an engine, or an empty string."""
-    if target not in host.targets:
-        return f"needs {target}; this host has {', '.join(host.targets)}"
-    if backend not in JOB_FILES:
-        return f"engines of {backend} cannot be run yet"
-    return ""
 
 
 class RunError(ModelregError):
     """A plan could not be loaded or run."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLoad:
+    """
+    What is needed beside the file to load a plan of TensorRT.
+
+    Attributes:
+        digest: SHA-256 of the plan: the child checks the very bytes that it loads.
+        version: The exact version that built it; the child refuses to load it with another.
+        built_for: The targets that its header may name.
+        target: The GPU to run on.
+        host_code: Whether the plan may run the lean runtime that it carries, as version-compatible ones do.
+        output_types: The source's types of the outputs, which older releases narrow.
+    """
+
+    digest: str
+    version: str
+    built_for: tuple[str, ...]
+    target: str
+    host_code: bool = False
+    output_types: Mapping[str, str] = field(default_factory=dict)
+
+    def to_request(self) -> Json:
+        """Return what the job file needs."""
+        return {
+            "digest": self.digest,
+            "version": self.version,
+            "target": self.target,
+            "host_code": self.host_code,
+            "output_types": dict(self.output_types),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How a plan is timed, in trtexec's words; `iterations` and `duration_s` are both fulfilled."""
+
+    warmup_ms: float = 200.0
+    duration_s: float = 1.0
+    iterations: int = 10
+    cuda_graph: bool = False
+
+
 class WorkerRunner:
     """
     A plan in a persistent child process; a context manager.
 
-    The caller has checked the digest of the file before: what is loaded here is trusted.
+    For ONNX Runtime the caller has checked the digest of the file before: what is loaded here is trusted.
     """
 
     def __init__(
@@ -56,6 +94,7 @@ class WorkerRunner:
         threads: int | None = None,
         timeout_s: float = RUN_TIMEOUT_S,
         log_path: Path | None = None,
+        gpu: GpuLoad | None = None,
     ) -> None:
         """
         Start the child and load the plan.
@@ -69,16 +108,21 @@ class WorkerRunner:
             threads: Threads of one operator; None leaves it to the backend.
             timeout_s: Limit of one run, in seconds.
             log_path: Where the child's output goes; a temporary file when None.
+            gpu: For a plan of TensorRT.
 
         Raises:
+            IntegrityError: A plan of TensorRT is not whole, or not what it is said to be; nothing was loaded.
             RunError: It cannot be loaded.
             WorkerError: The child crashed, hung, or spoke garbage.
         """
         if mode not in MODES:
             raise ValueError(f"mode {mode!r} is none of {MODES}")
-        if backend not in JOB_FILES:
-            raise MissingDependencyError(str(backend), extra=str(backend))
+        if (gpu is None) != (backend is Backend.ONNXRUNTIME):
+            raise ValueError(f"a plan of {backend} {'is not' if gpu else 'is'} run on a GPU")
+        if gpu is not None:
+            _require_header(path, backend, gpu)
         self._timeout_s = timeout_s
+        self._overflows: dict[str, int] | None = {} if mode == "rounded" else None
         self._scratch = tempfile.TemporaryDirectory(prefix="modelreg-run-") if log_path is None else None
         log = log_path or Path(str(self._scratch and self._scratch.name)) / "run.log"
         interpreter = sys.executable if mode == "rounded" else python
@@ -88,7 +132,8 @@ class WorkerRunner:
             self._clean()
             raise
         try:
-            request = {"path": str(path), "mode": mode, "threads": threads}
+            request: Json = {"path": str(path), "mode": mode, "threads": threads, "backend": str(backend)}
+            request |= gpu.to_request() if gpu is not None else {}
             self.info: Json = self._call("load", request, {}, timeout_s=LOAD_TIMEOUT_S)[0]
         except BaseException:
             self.close()
@@ -112,7 +157,26 @@ class WorkerRunner:
             RunError: The backend refused the inputs.
             WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
         """
-        return self._call("run", {}, inputs, timeout_s=self._timeout_s)[1]
+        answer, outputs = self._call("run", {}, inputs, timeout_s=self._timeout_s)
+        if self._overflows is not None:
+            for node, count in answer["overflows"]:
+                self._overflows[node] = self._overflows.get(node, 0) + count
+        return outputs
+
+    @property
+    def overflows(self) -> dict[str, int] | None:
+        """Return how many finite values FP16 made infinite so far, by node in order; None but in mode `rounded`."""
+        return None if self._overflows is None else dict(self._overflows)
+
+    def bench(self, inputs: Mapping[str, Array], timing: Timing) -> Array:
+        """
+        Return the milliseconds that the GPU took for each of many runs on the same inputs, which are uploaded once.
+
+        Raises:
+            RunError: The backend refused, or cannot be timed.
+            WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
+        """
+        return self._call("bench", asdict(timing), inputs, timeout_s=self._timeout_s)[1]["gpu_ms"]
 
     def close(self) -> None:
         """End the child."""
@@ -140,3 +204,13 @@ class WorkerRunner:
     def _clean(self) -> None:
         if self._scratch is not None:
             self._scratch.cleanup()
+
+
+def _require_header(path: Path, backend: Backend, gpu: GpuLoad) -> None:
+    """Refuse a plan whose header says another backend, version or target, or another size, before it is loaded."""
+    target = gpu.built_for[0]
+    found = disagreement(
+        read_plan_header(path), backend=backend, version=gpu.version, target=target, targets=gpu.built_for
+    )
+    if found:
+        raise IntegrityError(f"the plan is not loaded: {found}", hint="Build it again.")

@@ -12,7 +12,7 @@ from modelreg.validators.ranking import RankMetrics
 
 RUN = "run"
 # A pass of these says nothing about how close the engine is to the reference.
-_NO_EVIDENCE = {FINITE, REALISED, RUN}
+_NO_EVIDENCE = {FINITE, REALISED, RUN, str(Metric.OVERFLOWS)}
 _UNCONVERTED = {Precision.FP32, Precision.TF32, Precision.BEST}
 
 
@@ -66,8 +66,38 @@ def task_gates(ranks: RankMetrics | None, *, policy: Policy, subject: str) -> li
     return gates
 
 
+def inside_gates(overflows: Mapping[str, int] | None, *, policy: Policy, subject: str) -> list[GateResult]:
+    """Return the gates of what happens between nodes; skipped where no pass could see it.
+
+    Args:
+        overflows: How many finite values became infinite, by node in order of execution.
+        policy: Its rules of the scope `inside` are applied.
+        subject: What the gates call the inside of the engine.
+    """
+    rules = policy.rules_for(Scope.INSIDE)
+    if overflows is None:
+        return [skipped_gate(str(r.metric), subject, "the values between nodes cannot be seen") for r in rules]
+    bad = {node: count for node, count in overflows.items() if count}
+    total = sum(bad.values())
+    shown = ", ".join(f"{node} ({count})" for node, count in [*bad.items()][:3]) + (", …" if len(bad) > 3 else "")
+    return [
+        GateResult(
+            gate=str(rule.metric),
+            subject=subject,
+            outcome=GateOutcome.PASS if rule.is_met(total) else GateOutcome.FAIL,
+            measured=float(total),
+            comparison=rule.comparison,
+            limit=rule.limit,
+            reason="" if rule.is_met(total) else f"{total} finite values became infinite, first in {shown}",
+        )
+        for rule in rules
+    ]
+
+
 def realised_gate(engine: EngineRecord) -> GateResult:
     """Return whether the engine became the precision that was asked for, as read back after the build."""
+    if "unknown" in engine.realised:
+        return skipped_gate(REALISED, "engine", "it was built elsewhere, and what became of its layers is not known")
     stayed = engine.realised.get("stayed", [])
     reason = ""
     if stayed:

@@ -17,7 +17,7 @@ from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.errors import GoldenSetError
 from modelreg.registry.tensor_sets import TensorInfo, TensorSet, copy_tensor_set, row_chunks
 from modelreg.validators.feeding import Feed, plan_feed
-from modelreg.validators.metrics import reference_scale
+from modelreg.validators.formulas import reference_scale
 
 INPUT, OUTPUT, LABEL, ACTIVATION = "input.", "output.", "label", "activation."
 _KEYS = "Keys are input.NAME, output.NAME, label and activation.NAME, with the ONNX's names."

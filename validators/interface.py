@@ -18,6 +18,14 @@ class Runner(Protocol):
         """Return the engine's outputs by the ONNX's names."""
         ...
 
+    @property
+    def overflows(self) -> Mapping[str, int] | None:
+        """Return how many finite values became infinite so far, by the node that made them, in order of execution.
+
+        None where the values between nodes cannot be seen.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationPass:

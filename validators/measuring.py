@@ -26,13 +26,17 @@ class OutputMismatchError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassMeasurement:
-    """What one pass over the golden set found; `error` is empty unless it could not be finished."""
+    """What one pass over the golden set found; `error` is empty unless it could not be finished.
+
+    `overflows` counts, by node, the values between nodes that became infinite; None where they cannot be seen.
+    """
 
     name: str
     outputs: dict[str, OutputMetrics]
     decisions: dict[str, dict[int, Json]]
     ranks: RankMetrics | None
     seconds: float
+    overflows: dict[str, int] | None = None
     error: str = ""
 
 
@@ -43,9 +47,11 @@ def measure_pass(
     started = time.perf_counter()
     outputs = {name: _OutputMeasure(name, golden, checked) for name in checked.scales}
     error = ""
+    overflows: Mapping[str, int] | None = None
     try:
         with evaluation.open_runner() as runner:
             _run_all(runner, outputs, golden, checked, lambda done: progress(evaluation.name, done, checked.samples))
+            overflows = runner.overflows
     except OutputMismatchError as mismatch:
         error = str(mismatch)
     except Exception as crash:
@@ -57,6 +63,7 @@ def measure_pass(
         decisions={name: output.decisions() for name, output in outputs.items()},
         ranks=labelled.ranks.result() if labelled is not None else None,
         seconds=time.perf_counter() - started,
+        overflows=None if overflows is None else dict(overflows),
         error=error,
     )
 

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from modelreg.config.policy import Metric
 from modelreg.registry.words import Json
+from modelreg.validators.formulas import cosine, product, sqnr_db
 
 Array = NDArray[Any]
 
 BLOCK_VALUES = 1 << 17
 _CAREFUL_VALUES = 1 << 14
 KEPT_SAMPLES = 5
+_FEW = 32  # values of a block for each one that is worth picking out by its place
 # Sums of squares inside these bounds have lost nothing to overflow or underflow.
 _BOUNDS: dict[np.dtype[Any], tuple[float, float]] = {
     np.dtype(np.float32): (1e-25, 1e37),
@@ -183,18 +185,29 @@ class MetricAccumulator:
         low, high = _BOUNDS[dtype]
         if not worst < high:
             return None  # a NaN or an infinity somewhere
-        products = [float(x) for x in (np.dot(d, d), np.dot(r, r), np.dot(c, c), np.dot(r, c))]
-        for square, values in zip(products, (d, r, c), strict=False):
+        squares = [float(np.dot(values, values)) for values in (d, r, c)]
+        for square, values in zip(squares, (d, r, c), strict=True):
             if not square < high or (square < low and values.any()):
                 return None
-        total = float(np.dot(a, self._ones(dtype, r.size)))
-        self._add(r.size, [total, *products])
+        self._add(r.size, [float(np.dot(a, self._ones(dtype, r.size))), *squares, product(r, c, squares)])
         self._max_abs = max(self._max_abs, worst)
-        if worst / self._floor > self._max_relative:  # no block can exceed this bound: most need not be divided
+        self._raise_max_relative(r, a, worst, dtype)
+        return a, worst
+
+    def _raise_max_relative(self, r: Array, a: Array, worst: float, dtype: Any) -> None:
+        """Divide the errors that can exceed the largest so far: every divisor is the floor at least."""
+        bound = self._max_relative * self._floor * (1 - 1e-6)  # a little less, for rounding
+        if not worst > bound:
+            return
+        large = np.greater(a, bound, out=self._buffer("large", np.dtype(np.bool_), a.size))
+        if np.count_nonzero(large) > a.size // _FEW:
             relative = np.abs(r, out=self._buffer("relative", dtype, r.size))
             relative += dtype.type(self._floor)
-            self._max_relative = max(self._max_relative, float(np.divide(a, relative, out=relative).max()))
-        return a, worst
+            np.divide(a, relative, out=relative)
+        else:
+            few = np.flatnonzero(large)
+            relative = a[few] / (np.abs(r[few]) + dtype.type(self._floor))
+        self._max_relative = max(self._max_relative, float(relative.max()))
 
     def _measure_carefully(self, reference: Array, candidate: Array) -> tuple[Array, float]:
         errors = self._buffer("careful", np.dtype(np.float64), reference.size)
@@ -255,7 +268,7 @@ class MetricAccumulator:
 
     # -- results -------------------------------------------------------------------------------------------
     def _measured(self) -> dict[Metric, float]:
-        error, error2, reference2, candidate2, product = self._sums
+        error, error2, reference2, candidate2, reference_candidate = self._sums
         with np.errstate(all="ignore"):
             measured = {
                 Metric.MAX_ABS: self._max_abs,
@@ -263,8 +276,8 @@ class MetricAccumulator:
                 Metric.RMSE: float(np.sqrt(error2 / self._values)),
                 Metric.MAX_RELATIVE: self._max_relative,
                 Metric.RANGE_ERROR: self._range_error(),
-                Metric.COSINE: _cosine(reference2, candidate2, product),
-                Metric.SQNR_DB: _sqnr_db(reference2, error2),
+                Metric.COSINE: cosine(reference2, candidate2, reference_candidate),
+                Metric.SQNR_DB: sqnr_db(reference2, error2),
             }
         if self._is_integer:
             measured[Metric.MISMATCH_RATE] = self._mismatches / self._values
@@ -276,32 +289,7 @@ class MetricAccumulator:
         return self._max_abs / self._scale if self._scale > 0 else float("inf")
 
 
-def reference_scale(smallest: float, largest: float) -> float:
-    """Return the range of an output's values, but at least a tenth of the largest magnitude.
-
-    A set with a few nearly equal values has hardly a range, and rounding alone would be large beside it.
-    """
-    return max(largest - smallest, 0.1 * max(abs(largest), abs(smallest)))
-
-
 @lru_cache(maxsize=64)  # `dtype.name` is slow beside a small batch
 def _base_dtype(reference: Any, candidate: Any) -> np.dtype[Any]:
     narrow = all(d.name == "float32" or d.name in _FLOAT32_EXACT for d in (reference, candidate))
     return np.dtype(np.float32 if narrow else np.float64)
-
-
-def _cosine(reference2: Any, candidate2: Any, product: Any) -> float:
-    """Return the cosine; 1 for two zero vectors, 0 where only one is zero."""
-    if reference2 == 0 or candidate2 == 0:
-        return 1.0 if reference2 == candidate2 else 0.0
-    cosine = product / (np.sqrt(reference2) * np.sqrt(candidate2))
-    return float(min(np.longdouble(1), max(np.longdouble(-1), cosine)))
-
-
-def _sqnr_db(reference2: Any, error2: Any) -> float:
-    """Return signal to noise in decibels; infinite without noise, minus infinite with noise alone."""
-    if error2 == 0:
-        return float("inf")
-    if reference2 == 0:
-        return float("-inf")
-    return float(10 * np.log10(reference2 / error2))

@@ -91,11 +91,13 @@ def _exact(torch: Any, seed: int) -> Iterator[None]:
     """Compute in plain FP32, deterministically and seeded; everything is put back afterwards."""
     states = random.getstate(), np.random.get_state()
     deterministic, precision = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
+    tf32_convolutions = torch.backends.cudnn.allow_tf32
     with torch.random.fork_rng(devices=[]), torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations of PyTorch are no news for its user here
         try:
             torch.use_deterministic_algorithms(True)
             torch.set_float32_matmul_precision("highest")  # no TF32, and no BF16 on the CPU
+            torch.backends.cudnn.allow_tf32 = False  # a reference may move itself to a GPU
             torch.manual_seed(seed)
             random.seed(seed)
             np.random.seed(seed % 2**32)
@@ -104,6 +106,7 @@ def _exact(torch: Any, seed: int) -> Iterator[None]:
             random.setstate(states[0])
             np.random.set_state(states[1])
             torch.set_float32_matmul_precision(precision)
+            torch.backends.cudnn.allow_tf32 = tf32_convolutions
             torch.use_deterministic_algorithms(deterministic)
 
 

@@ -11,7 +11,7 @@ from modelreg.registry.clock import iso, utc_now
 from modelreg.registry.records import EngineRecord, GateResult, VersionRecord
 from modelreg.registry.tensor_sets import TensorSet
 from modelreg.registry.words import Json, Verdict
-from modelreg.validators.gates import error_gate, judge, output_gates, realised_gate, scope_of, task_gates
+from modelreg.validators.gates import error_gate, inside_gates, judge, output_gates, realised_gate, scope_of, task_gates
 from modelreg.validators.golden import OUTPUT, CheckedGolden, check_golden
 from modelreg.validators.interface import EvaluationPass, Progress, no_progress
 from modelreg.validators.measuring import PassMeasurement, measure_pass
@@ -67,6 +67,7 @@ def validate_engine(
     for measurement in measured:
         label = measurement.name if len(passes) > 1 else ""
         gates += pass_gates(measurement, golden=golden, checked=checked, policy=policy, label=label)
+    gates += _inside_gates(measured, policy=policy)
     verdict = judge(gates)
     report = {
         "schema": REPORT_SCHEMA,
@@ -110,6 +111,12 @@ def pass_gates(
     return gates + task_gates(measurement.ranks, policy=policy, subject=task)
 
 
+def _inside_gates(measured: Sequence[PassMeasurement], *, policy: Policy) -> list[GateResult]:
+    seen = next((measurement for measurement in measured if measurement.overflows is not None), None)
+    label = seen.name if seen is not None and len(measured) > 1 else ""
+    return inside_gates(seen.overflows if seen else None, policy=policy, subject=_subject("inside", label))
+
+
 def _subject(name: str, label: str) -> str:
     return f"{name} ({label})" if label else name
 
@@ -145,6 +152,7 @@ def _pass_json(measurement: PassMeasurement) -> Json:
         "name": measurement.name,
         "seconds": round(measurement.seconds, 6),
         "error": measurement.error,
+        "overflows": measurement.overflows,
         "outputs": outputs,
         "task": measurement.ranks.to_json() if measurement.ranks is not None else None,
     }

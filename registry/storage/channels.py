@@ -27,12 +27,20 @@ from modelreg.registry.storage.layout import ChannelPlace, Layout
 from modelreg.registry.storage.releases import LocalReleases
 from modelreg.registry.storage.rules import (
     check_channel,
+    check_part_of_history,
     check_swap,
     follows,
     parse_channel_pointer,
     require_expected,
 )
-from modelreg.registry.storage.writing import READ_ONLY_MODE, TEMPORARY_SUFFIX, discard, nonce, temporary_file
+from modelreg.registry.storage.writing import (
+    READ_ONLY_MODE,
+    TEMPORARY_SUFFIX,
+    discard,
+    nonce,
+    temporary_file,
+    temporary_files,
+)
 
 _SWAP_PATIENCE_S = 30.0
 _READ_BYTES = 1 << 16
@@ -150,6 +158,25 @@ class LocalChannels:
                         self._layout.make_folder(place.history)
                     self._write(place, new)
 
+    def restore_history(self, document: Pointer) -> None:
+        """Write a generation's document again that was lost; nothing happens if it is there."""
+        place = self._layout.channel(document.model, document.channel)
+        with storage_errors(place.history), self._layout.swap_lock(place, timeout_s=_SWAP_PATIENCE_S):
+            self._require_part_of_history(place, document)
+            self._layout.make_folder(place.history)
+            with temporary_files(self._ops, place.folder, document.to_bytes(), modes=(READ_ONLY_MODE,)) as (temporary,):
+                with suppress(FileExistsError):
+                    self._ops.link(temporary, place.generation(document.generation))
+                self._ops.fsync_dir(place.history)
+
+    def _require_part_of_history(self, place: ChannelPlace, document: Pointer) -> None:
+        check_part_of_history(
+            document,
+            current=self._read_pointer(place),
+            before=self._read_generation(place, document.generation - 1),
+            after=self._read_generation(place, document.generation + 1),
+        )
+
     def _complete(self, place: ChannelPlace) -> Pointer | None:
         current = self._read_pointer(place)
         path = place.generation(_number(current) + 1)
@@ -182,10 +209,7 @@ class LocalChannels:
 
     def _write(self, place: ChannelPlace, new: Pointer) -> None:
         data = new.to_bytes()
-        with (
-            temporary_file(self._ops, place.folder, data, mode=READ_ONLY_MODE) as document,
-            temporary_file(self._ops, place.folder, data) as pointer,
-        ):
+        with temporary_files(self._ops, place.folder, data, modes=(READ_ONLY_MODE, None)) as (document, pointer):
             self._reserve(place, new, document)
             self._commit(place, new, pointer)
         self._point_current(place, new.release)

@@ -30,13 +30,14 @@ def copy_hashing(read: Read, write: Write | None, *, expected_bytes: int, progre
         The SHA-256 in hex, and the number of bytes.
     """
     if expected_bytes < _THREAD_PAYS_FROM_BYTES:
-        return _in_turn(read, write, progress=progress)
+        # No larger than needed, since clean memory costs time, and one more byte to see the end.
+        buffer = memoryview(bytearray(min(expected_bytes + 1, BUFFER_BYTES)))
+        return _in_turn(read, write, buffer, progress=progress)
     return _side_by_side(read, write, progress=progress)
 
 
-def _in_turn(read: Read, write: Write | None, *, progress: Progress) -> tuple[str, int]:
+def _in_turn(read: Read, write: Write | None, buffer: memoryview, *, progress: Progress) -> tuple[str, int]:
     hasher, size_bytes = hashlib.sha256(), 0
-    buffer = memoryview(bytearray(BUFFER_BYTES))
     while count := read(buffer):
         piece = buffer[:count]
         hasher.update(piece)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, runtime_checkable
 
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.pointers import Pointer
@@ -159,4 +159,18 @@ class Storage(Protocol):
 
     def list_channels(self) -> list[tuple[str, str]]:
         """Return (model, channel) of every channel that has a folder, sorted."""
+        ...
+
+
+@runtime_checkable
+class RestoresHistory(Protocol):
+    """A store that takes back a history document which it lost."""
+
+    def restore_history(self, document: Pointer) -> None:
+        """
+        Write a generation's document again; nothing happens if it is there.
+
+        Raises:
+            IntegrityError: It is no part of the channel's history: beyond the pointer, or not chained to what is there.
+        """
         ...

@@ -49,6 +49,7 @@ class Layout:
         self.channels = root / "channels"
         self.tmp = root / "tmp"
         self._durable: set[Path] = set()
+        self._places: dict[tuple[str, str], ChannelPlace] = {}
 
     # -- paths ---------------------------------------------------------------------------------------------
     def blob(self, digest: str) -> Path:
@@ -65,8 +66,11 @@ class Layout:
 
     def channel(self, model: str, channel: str) -> ChannelPlace:
         """Return where a channel lies."""
-        check_channel(model, channel)
-        return ChannelPlace(self.root, model, channel)
+        place = self._places.get((model, channel))
+        if place is None:
+            check_channel(model, channel)
+            place = self._places[model, channel] = ChannelPlace(self.root, model, channel)
+        return place
 
     # -- the root ------------------------------------------------------------------------------------------
     def create(self) -> None:

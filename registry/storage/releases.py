@@ -28,6 +28,7 @@ class LocalReleases:
         self._layout = layout
         self._ops = layout.ops
         self._blobs = blobs
+        self._durable: dict[str, tuple[int, int]] = {}
 
     # -- publishing ----------------------------------------------------------------------------------------
     def publish(self, manifest: bytes, files: Sequence[StoredFile]) -> str:
@@ -39,8 +40,16 @@ class LocalReleases:
             self._layout.make_folder(self._layout.releases)
             if target.exists() or not self._lay_out(target, manifest, files):
                 self._mend(target, manifest, files)
-            self._ops.fsync_dir(self._layout.releases)
+            self._make_durable(target)
         return digest
+
+    def _make_durable(self, target: Path) -> None:
+        """Make a release's name durable, whoever gave it: once in this process, for as long as it is this folder."""
+        state = target.stat()
+        identity = (state.st_ino, state.st_ctime_ns)
+        if self._durable.get(target.name) != identity:
+            self._ops.fsync_dir(self._layout.releases)
+            self._durable[target.name] = identity
 
     def _lay_out(self, target: Path, manifest: bytes, files: Sequence[StoredFile]) -> bool:
         """Return False if somebody published the same bytes meanwhile."""

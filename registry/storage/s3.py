@@ -214,6 +214,15 @@ class S3Storage:
         """Return one generation's pointer document, verified."""
         return self._channels.read_history(model, channel, generation)
 
+    def restore_history(self, document: Pointer) -> None:
+        """
+        Write a generation's document again that was lost; nothing happens if it is there.
+
+        Raises:
+            IntegrityError: It is no part of the channel's history: beyond the pointer, or not chained to what is there.
+        """
+        self._channels.restore_history(document)
+
     def list_generations(self, model: str, channel: str) -> list[int]:
         """Return the generations with a history document, ascending."""
         return self._channels.list_generations(model, channel)

@@ -19,7 +19,12 @@ from modelreg.registry.errors import InvalidReferenceError, ModelregError, NotFo
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import News
-from modelreg.registry.storage.rules import check_channel, check_swap, parse_channel_pointer
+from modelreg.registry.storage.rules import (
+    check_channel,
+    check_part_of_history,
+    check_swap,
+    parse_channel_pointer,
+)
 from modelreg.registry.storage.s3_objects import S3Objects
 from modelreg.registry.storage.s3_protocol import (
     Answer,
@@ -100,6 +105,18 @@ class S3Channels:
         found = self._run(self._talk(model, channel), complete_steps())
         return None if found is None else found.pointer
 
+    def restore_history(self, document: Pointer) -> None:
+        """Write a generation's document again that was lost; nothing happens if it is there."""
+        talk = self._talk(document.model, document.channel)
+        before, after = (talk.read_generation(document.generation + step) for step in (-1, 1))
+        check_part_of_history(
+            document,
+            current=self.read_pointer(document.model, document.channel),
+            before=None if before is None else before.pointer,
+            after=None if after is None else after.pointer,
+        )
+        talk.restore(document)
+
     def _talk(self, model: str, channel: str) -> _Talk:
         check_channel(model, channel)
         return _Talk(self._objects, self._releases, model, channel)
@@ -174,6 +191,10 @@ class _Talk:
         """Return the pointer unless it still has this ETag."""
         found = self._objects.read_if_changed(self._pointer, etag=etag) if etag else self._objects.read(self._pointer)
         return None if found is None else self._parse(self._pointer, found.data, found.etag)
+
+    def restore(self, document: Pointer) -> None:
+        """Write a history document if it is not there."""
+        self._objects.create_surely(self._history(document.generation), document.to_bytes())
 
     def _read_document(self, path: str, *, generation: int | None = None) -> Document | None:
         found = self._objects.read(path)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -94,14 +94,28 @@ def _new_file(ops: FileOps, path: Path, *, mode: int | None) -> Iterator[int]:
 
 
 @contextmanager
-def temporary_file(ops: FileOps, folder: Path, data: bytes, *, mode: int | None = None) -> Iterator[Path]:
+def temporary_file(ops: FileOps, folder: Path, data: bytes) -> Iterator[Path]:
     """Write `data` durably to a new file in `folder`; the block renames it, or it is removed."""
-    path = folder / f".{nonce()}{TEMPORARY_SUFFIX}"
-    try:
-        write_file(ops, path, data, mode=mode)
+    with temporary_files(ops, folder, data, modes=(None,)) as (path,):
         yield path
+
+
+@contextmanager
+def temporary_files(ops: FileOps, folder: Path, data: bytes, *, modes: Sequence[int | None]) -> Iterator[list[Path]]:
+    """
+    Write `data` durably to several new files in `folder`, one for each mode; what the block does not rename is removed.
+
+    All are written before the first is waited for, so that the disk has them together.
+    """
+    paths = [folder / f".{nonce()}{TEMPORARY_SUFFIX}" for _ in modes]
+    try:
+        with ExitStack() as written:
+            for path, mode in zip(paths, modes, strict=True):
+                ops.write(written.enter_context(_new_file(ops, path, mode=mode)), data, path)
+        yield paths
     finally:
-        discard(ops, path)
+        for path in paths:
+            discard(ops, path)
 
 
 def discard(ops: FileOps, path: Path) -> None:

@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from modelreg.registry.toolchains.gpu import list_gpus
+
 Json = Dict[str, Any]
 Report = Callable[[Optional[float], str], None]
 
@@ -74,7 +76,9 @@ def _make_builder(module: Any, name: str) -> None:
 
 
 def _targets(module: Any) -> List[str]:
-    """Return the targets that can be built for without their GPU, which RTX alone knows."""
+    """Return the targets that can be built for: RTX names those it can without their GPU, others need it here."""
+    if not hasattr(module, "ComputeCapability"):
+        return sorted({gpu["target"] for gpu in list_gpus()})
     members = getattr(getattr(module, "ComputeCapability", None), "__members__", {})
     return ["sm_" + name[2:] for name in members if re.match(r"SM\d+$", name)]
 

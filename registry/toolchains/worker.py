@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import traceback
+import types
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Tuple
 
@@ -152,6 +153,16 @@ def _private_streams() -> Tuple[BinaryIO, BinaryIO]:
     return os.fdopen(requests, "rb"), os.fdopen(answers, "wb")
 
 
+def _offer_our_package() -> None:
+    """Make `modelreg.…` importable for job files, from the folders that this file lies in, in any interpreter.
+
+    What a job file imports of it must keep to the same rule: Python 3.8, the standard library, NumPy, its backend.
+    """
+    package = types.ModuleType("modelreg")
+    package.__path__ = [str(Path(__file__).resolve().parents[2])]
+    sys.modules["modelreg"] = package
+
+
 def _load_jobs(path: str) -> Mapping[str, Callable[[Dict[str, Any], Arrays, Report], Any]]:
     spec = importlib.util.spec_from_file_location("modelreg_job", path)
     if spec is None or spec.loader is None:
@@ -174,7 +185,8 @@ def _error_frame(error: BaseException) -> Dict[str, Any]:
         "kind": "error",
         "type": type(error).__name__,
         "message": message,
-        "details": details if isinstance(details, dict) else {},
+        # whatever an exception carries, it must not be what ends the worker
+        "details": json.loads(json.dumps(details, default=str)) if isinstance(details, dict) else {},
     }
 
 
@@ -207,6 +219,7 @@ def main(arguments: List[str]) -> int:
     # Python put this file's folder first: a sibling named like a library would shadow it.
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
+    _offer_our_package()
     try:
         jobs = _load_jobs(arguments[0])
     except Exception as error:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from modelreg.builders import backends
-from modelreg.builders.backends import builder_of, embedded_toolchain
+from modelreg.builders.backends import embedded_toolchain
 from modelreg.builders.cells import CellRequest, build_cell, plan_cells
 from modelreg.builders.recipe import variant_recipe_digest
 from modelreg.registry import engines
@@ -553,11 +553,6 @@ def test_two_versions_of_one_model_do_not_share_engines(workshop: Workshop, vers
     workshop.build(version, Precision.FP32)
     other = workshop.register(mlp())
     assert not workshop.build(other, Precision.FP32).reused
-
-
-def test_a_backend_without_a_builder_is_refused() -> None:
-    with pytest.raises(BuildError, match="engines of tensorrt cannot be built yet"):
-        builder_of(Backend.TENSORRT)
 
 
 def test_a_missing_onnxruntime_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

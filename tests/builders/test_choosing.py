@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from modelreg.builders.choosing import choose_named, choose_toolchains, to_spec
 from modelreg.builders.interface import ToolchainSpec
 from modelreg.registry.words import Backend
@@ -36,5 +38,8 @@ def test_where_none_fits_each_says_why() -> None:
     assert "builds for nothing" in choose_named("sm_86", [rtx("odd", "1.7")]).reason
 
 
-def test_a_backend_without_a_builder_is_told() -> None:
-    assert "engines of tensorrt cannot be built yet" in choose_toolchains("sm_90", [to_spec(TRT)]).reason
+def test_tensorrt_builds_for_the_gpus_that_its_host_had() -> None:
+    assert "builds on a GPU of sm_90, and this host has no GPU" in choose_toolchains("sm_90", [to_spec(TRT)]).reason
+    there = replace(to_spec(TRT), details={"targets": ["sm_90"]})
+    assert choose_toolchains("sm_90", [there]).toolchains == (there,)
+    assert "this host has sm_90" in choose_toolchains("sm_89", [there]).reason

@@ -13,6 +13,9 @@ from modelreg.builders.fp16 import make_fp16
 from modelreg.builders.graphs import VariantError, element_types, initialiser_bytes
 from modelreg.builders.precision import translate
 from modelreg.registry.words import Backend, Precision
+from modelreg.runtime.rounding import write_rounded
+from modelreg_testing.control_flow import branching_net, looping_net
+from modelreg_testing.networks import encoder, residual_net
 from modelreg_testing.onnx_models import conv_net, make_model, mlp, save, save_with_external_data, value, weight
 
 
@@ -112,3 +115,33 @@ def test_what_the_converter_cannot_do_is_a_reason_not_a_traceback(tmp_path: Path
     settings = {**variant()["settings"], "max_finite": 1e9}
     with pytest.raises(VariantError, match=r"the FP16 converter failed: AssertionError: invalid max_finite_val"):
         convert(mlp(), tmp_path, settings=settings)
+
+
+def declaring_net() -> onnx.ModelProto:
+    """A LayerNormalization whose graph also declares its weights, as PyTorch's newer exporter does."""
+    node = helper.make_node("LayerNormalization", ["x", "scale", "bias"], ["h"], name="norm")
+    model = make_model(
+        [node, helper.make_node("Relu", ["h"], ["y"], name="relu")],
+        inputs=[value("x", ["N", 4])],
+        outputs=[value("y", ["N", 4])],
+        initializers=[weight("scale", np.ones(4, np.float32)), weight("bias", np.zeros(4, np.float32))],
+    )
+    model.graph.value_info.extend([value("scale", [4]), value("bias", [4]), value("h", ["N", 4])])
+    return model
+
+
+def test_weights_that_a_graph_also_declares_have_one_type(tmp_path: Path) -> None:
+    made = convert(declaring_net(), tmp_path)
+    onnx.checker.check_model(made, full_check=True)
+    assert initialiser_bytes(made.graph) == {"float32": 32}
+    assert [node.op_type for node in made.graph.node] == ["LayerNormalization", "Cast", "Relu", "Cast"]
+    assert write_rounded(tmp_path / "out.onnx", tmp_path / "rounded.onnx").nodes == 1
+
+
+@pytest.mark.parametrize("make", [residual_net, encoder, branching_net, looping_net])
+def test_the_variant_is_valid_onnx_and_takes_and_gives_what_the_source_does(tmp_path: Path, make: Any) -> None:
+    made, source = convert(make(), tmp_path), make()
+    onnx.checker.check_model(made, full_check=True)
+    assert [*map(str, made.graph.input)] == [*map(str, source.graph.input)]
+    assert [each.name for each in made.graph.output] == [each.name for each in source.graph.output]
+    assert {each.type.tensor_type.elem_type for each in made.graph.output} == {TensorProto.FLOAT}

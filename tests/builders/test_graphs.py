@@ -71,14 +71,14 @@ def test_old_opsets_are_raised_and_foreign_imports_dropped(tmp_path: Path, make:
     model = make()  # type: ignore[operator]
     model.opset_import[0].version = 9
     model.opset_import.append(helper.make_opsetid("unused.domain", 1))
-    raised = raise_opset(load_normalised(save(model, tmp_path / "m.onnx")))
+    raised = raise_opset(load_normalised(save(model, tmp_path / "m.onnx")), at_least=13, to=17)
     assert [(each.domain, each.version) for each in raised.opset_import] == [("", 17)]
     onnx.checker.check_model(raised)
 
 
 def test_a_new_opset_stays() -> None:
     model = conv_net()
-    assert raise_opset(model) is model
+    assert raise_opset(model, at_least=13, to=17) is model
     assert model.opset_import[0].version == 17
 
 
@@ -91,7 +91,7 @@ def test_an_opset_that_cannot_be_raised_says_what_to_do() -> None:
         opsets=[("", 8)],
     )
     with pytest.raises(VariantError, match="the opset cannot be raised from 8 to 17") as caught:
-        raise_opset(model)
+        raise_opset(model, at_least=13, to=17)
     assert "opset 13" in caught.value.details["hint"]
 
 
@@ -113,4 +113,21 @@ def test_a_raise_that_loses_the_graph_is_noticed(monkeypatch: pytest.MonkeyPatch
     model.opset_import[0].version = 9
     monkeypatch.setattr(onnx.version_converter, "convert_version", lambda *_: onnx.ModelProto())
     with pytest.raises(VariantError, match="lost the graph"):
-        raise_opset(model)
+        raise_opset(model, at_least=13, to=17)
+
+
+@pytest.mark.parametrize(
+    ("elem_type", "name", "size"),
+    [(TensorProto.BFLOAT16, "bfloat16", 2), (TensorProto.FLOAT8E4M3FN, "float8_e4m3fn", 1)],
+)
+def test_types_that_numpy_lacks_have_names_and_sizes(elem_type: int, name: str, size: int) -> None:
+    tensor = TensorProto(name="w", data_type=elem_type, dims=[3, 5], raw_data=bytes(15 * size))
+    graph = make_model([], inputs=[], outputs=[], initializers=[tensor]).graph
+    assert initialiser_bytes(graph) == {name: 15 * size}
+
+
+def test_initialisers_state_their_type_alone(tmp_path: Path) -> None:
+    model = mlp()
+    model.graph.value_info.extend([value("fc1.weight", [32, 16]), value("relu1.out", ["N", 32])])
+    loaded = load_normalised(save(model, tmp_path / "m.onnx"))
+    assert [each.name for each in loaded.graph.value_info] == ["relu1.out"]

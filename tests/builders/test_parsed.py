@@ -112,6 +112,31 @@ def test_an_excluded_node_that_became_int8_is_unwanted(tmp_path: Path) -> None:
     assert found["compute"] == "int8"
 
 
+def test_bf16_is_counted_as_fp16_is(tmp_path: Path) -> None:
+    layers = [
+        layer("MATRIX_MULTIPLY", "fc1", ["bfloat16"] * 2, ["bfloat16"]),
+        layer("MATRIX_MULTIPLY", "fc2", SINGLE, ["float32"]),
+        layer("SOFTMAX", "soft", ["bfloat16"], ["bfloat16"]),
+    ]
+    found = read(tmp_path, layers, {**FP16_VARIANT, "kind": "bf16"})
+    assert (found["converted"], found["stayed"]) == (1, [])
+    assert (found["kept"], found["unwanted"]) == (["fc2 (Gemm)"], ["soft (Softmax)"])
+    assert (found["storage"], found["compute"]) == ("fp32", "mixed")
+    assert found["ops"]["bf16"] == {"MATRIX_MULTIPLY": 1, "SOFTMAX": 1}
+
+
+@pytest.mark.parametrize(("dtype", "converted"), [("fp8", 1), ("int8", 0)])
+def test_fp8_is_what_is_dequantised_from_fp8(tmp_path: Path, dtype: str, converted: int) -> None:
+    layers = [
+        layer("DEQUANTIZE", "", [dtype, "float32"], ["float32"]),
+        layer("MATRIX_MULTIPLY", "fc1", SINGLE, ["float32"], ["DEQUANTIZE"] * 2),
+        layer("MATRIX_MULTIPLY", "fc2", SINGLE, ["float32"], ["INPUT", "CONSTANT"]),
+    ]
+    found = read(tmp_path, layers, {**INT8_VARIANT, "kind": "fp8"})
+    assert (found["converted"], found["eligible"], found["compute"]) == (converted, 1, "mixed")
+    assert found["ops"][dtype] == {"MATRIX_MULTIPLY": 1}
+
+
 def test_a_network_without_weights_computes_in_what_its_layers_have(tmp_path: Path) -> None:
     found = read(tmp_path, [layer("SOFTMAX", "soft", ["float16"], ["float16"])], FP16_VARIANT)
     assert found["compute"] == "fp16"

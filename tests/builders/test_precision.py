@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from modelreg.builders.precision import offered, require_precision, translate, version_numbers
+from modelreg.builders.precision import offered, require_precision, translate
+from modelreg.builders.trt_capabilities import version_numbers
 from modelreg.registry.errors import BuildError, CellRefusedError, PrecisionError
 from modelreg.registry.words import Backend, Precision
 
 ORT, RTX = Backend.ONNXRUNTIME, Backend.TENSORRT_RTX
+FP16, BF16 = Precision.FP16, Precision.BF16
 
 
 def test_fp32_builds_the_source_as_it_is() -> None:
@@ -40,7 +42,9 @@ def test_on_rtx_the_variant_carries_the_types_and_tf32_alone_is_a_flag(version: 
         "fp32": "",
         "tf32": "",
         "fp16": "fp16",
+        "bf16": "bf16",
         "int8": "int8",
+        **({} if version.startswith("1.4") else {"fp8": "fp8"}),
     }
     assert {name for name, each in found.items() if "TF32" in each.flags} == {"tf32"}
     assert all(any("TF32" in step for step in each.steps) for each in found.values())
@@ -51,9 +55,20 @@ def test_int8_on_rtx_is_symmetric_and_quantises_no_bias_and_no_output_of_weighte
     assert (settings["activation_type"], settings["activation_symmetric"]) == ("QInt8", True)
     assert (settings["weight_type"], settings["per_channel"], settings["reduce_range"]) == ("QInt8", True, False)
     assert settings["options"]["QuantizeBias"] is False
-    assert (
-        settings["options"]["OpTypesToExcludeOutputQuantization"] == settings["op_types"] == ["Conv", "Gemm", "MatMul"]
-    )
+    reached = ["Conv", "ConvTranspose", "Gemm", "MatMul"]
+    assert settings["options"]["OpTypesToExcludeOutputQuantization"] == settings["op_types"] == reached
+    assert settings["residual_skips"] == "quantised"
+
+
+def test_bf16_blocks_what_lacks_kernels_and_not_what_fp16_would_overflow_in() -> None:
+    blocked = {name: set(translate(name, RTX, "1.7").settings["blocked_ops"]) for name in (FP16, BF16)}
+    assert {"Exp", "Pow", "Softmax", "LayerNormalization", "ReduceMean"} <= blocked[FP16] - blocked[BF16]
+    assert {"ConvTranspose", "Mish"} <= blocked[BF16] - blocked[FP16]
+    assert {"CumSum", "Range", "Celu", "TreeEnsemble"} <= blocked[FP16] & blocked[BF16]
+
+
+def test_fp8_is_quantised_as_int8_is() -> None:
+    assert translate(Precision.FP8, RTX, "1.7").settings == translate(Precision.INT8, RTX, "1.7").settings
 
 
 @pytest.mark.parametrize("precision", Precision)
@@ -64,13 +79,13 @@ def test_rtx_before_1_4_builds_nothing(precision: Precision) -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "reason"),
-    [(Precision.BF16, "not made yet"), (Precision.FP8, "not made yet"), (Precision.BEST, "strongly typed")],
+    ("precision", "version", "reason"),
+    [(Precision.FP8, "1.4.0.76", r"before 1\.5 needs a GPU"), (Precision.BEST, "1.7.1.116", "strongly typed")],
 )
-def test_what_rtx_cannot_do_is_refused_with_the_reason(precision: Precision, reason: str) -> None:
+def test_what_rtx_cannot_do_is_refused_with_the_reason(precision: Precision, version: str, reason: str) -> None:
     with pytest.raises(CellRefusedError, match=reason) as caught:
-        translate(precision, RTX, "1.7.1.116")
-    assert "fp32, tf32, fp16, int8" in caught.value.hint()
+        translate(precision, RTX, version)
+    assert "fp32, tf32, fp16, int8, bf16" in caught.value.hint()
 
 
 @pytest.mark.parametrize(
@@ -88,8 +103,8 @@ def test_what_the_cpu_cannot_do_is_refused_with_the_reason(precision: Precision,
     assert "fp32, fp16, int8" in caught.value.hint()
 
 
-def test_a_backend_without_rows_is_refused() -> None:
-    with pytest.raises(BuildError, match="nothing is known about building fp16 with tensorrt 5"):
+def test_a_version_that_is_too_old_is_refused() -> None:
+    with pytest.raises(BuildError, match=r"fp16 cannot be built with tensorrt 5\.0: TensorRT before 8\.6"):
         translate(Precision.FP16, Backend.TENSORRT, "5.0")
     assert offered(Backend.TENSORRT, "5.0") == []
 
@@ -118,11 +133,26 @@ def test_a_build_that_converted_nothing_failed() -> None:
         require_precision({"stayed": [], "converted": 0}, asked=Precision.INT8)
 
 
-def test_fp16_stored_in_fp32_failed() -> None:
-    with pytest.raises(PrecisionError, match="stores its weights in FP32"):
-        require_precision({"stayed": [], "converted": 3, "storage": "fp32"}, asked=Precision.FP16)
+@pytest.mark.parametrize("asked", [FP16, BF16])
+def test_half_precision_stored_in_fp32_failed(asked: Precision) -> None:
+    with pytest.raises(PrecisionError, match=f"{asked} was asked, but .* stores its weights in FP32"):
+        require_precision({"stayed": [], "converted": 3, "storage": "fp32"}, asked=asked)
 
 
 def test_what_came_true_passes() -> None:
     require_precision({"stayed": [], "converted": 3, "storage": "fp16"}, asked=Precision.FP16)
     require_precision({"stayed": [], "converted": 0, "storage": "fp32"}, asked=Precision.FP32)
+
+
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16, Precision.INT8, Precision.FP8])
+def test_the_full_tensorrt_with_binding_types_makes_the_variants_of_rtx(precision: Precision) -> None:
+    strong, rtx = translate(precision, Backend.TENSORRT, "10.12.0.36"), translate(precision, RTX, "1.7.1.116")
+    assert (strong.typing, strong.variant, strong.settings) == ("strong", rtx.variant, rtx.settings)
+
+
+def test_before_that_fp8_is_refused_and_int8_keeps_q_nodes_before_weights() -> None:
+    with pytest.raises(CellRefusedError, match="not made for it yet"):
+        translate(Precision.FP8, Backend.TENSORRT, "10.8.0.43")
+    settings = translate(Precision.INT8, Backend.TENSORRT, "8.6.0").settings
+    assert settings["options"]["AddQDQPairToWeight"] is True
+    assert settings["residual_skips"] == "quantised"

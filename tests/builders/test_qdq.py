@@ -11,30 +11,16 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from modelreg.builders import graphs, qdq
-from modelreg.builders.calibration import check_calibration_set, recipe_part
 from modelreg.builders.graphs import VariantError
-from modelreg.builders.interface import CalibrationOptions
 from modelreg.builders.precision import translate
 from modelreg.builders.qdq import make_int8
-from modelreg.registry.contents import Signature
-from modelreg.registry.sources.signature import read_signature
-from modelreg.registry.tensor_sets import write_tensor_set
 from modelreg.registry.words import Backend, Precision
+from modelreg_testing.networks import residual_net
 from modelreg_testing.onnx_models import conv_net, make_model, mlp, save, value, weight
+from modelreg_testing.quantising import calibrated, snr_db
 
 Array = NDArray[Any]
-TENSORRT = {
-    "activation_type": "QInt8",
-    "activation_symmetric": True,
-    "reduce_range": False,
-    "op_types": ["Conv", "Gemm", "MatMul"],
-    "guard_excluded": False,
-    "options": {
-        "QuantizeBias": False,
-        "AddQDQPairToWeight": True,
-        "OpTypesToExcludeOutputQuantization": ["Conv", "Gemm", "MatMul"],
-    },
-}
+TENSORRT = translate(Precision.INT8, Backend.TENSORRT_RTX, "1.7.1.116").settings
 
 
 def quantise(
@@ -48,21 +34,15 @@ def quantise(
     **changes: Any,
 ) -> onnx.ModelProto:
     how = {key: changes.pop(key) for key in ("method", "percentile", "samples") if key in changes}
-    path = tmp_path / "set.safetensors"
-    path.unlink(missing_ok=True)
-    write_tensor_set(path, {f"input.{model.graph.input[0].name}": data}, {})
-    options = CalibrationOptions(path=path, **how)
-    signature: Signature = read_signature(model.graph)
-    checked = check_calibration_set(options, signature)
+    part, request = calibrated(model, data, tmp_path, **how)
     variant = {
         "kind": "int8",
         "settings": {**translate(Precision.INT8, Backend.ONNXRUNTIME, "1.32.0").settings, **(settings or {})},
         "excluded_nodes": [],
         "excluded_op_types": [],
-        "calibration": recipe_part(options, checked),
+        "calibration": part,
         **changes,
     }
-    request = checked.to_request()
     request["batch"] = batch or request["batch"]
     make_int8(save(model, tmp_path / "source.onnx"), tmp_path / name, variant, request, lambda *_: None)
     return onnx.load(tmp_path / name)
@@ -76,10 +56,6 @@ def outputs(model: onnx.ModelProto, inputs: Array) -> Array:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     answer: Array = session.run(None, {session.get_inputs()[0].name: inputs})[0]
     return answer
-
-
-def snr_db(found: Array, want: Array) -> float:
-    return float(10 * np.log10((want**2).sum() / ((found - want) ** 2).sum()))
 
 
 def scales(model: onnx.ModelProto) -> dict[str, Array]:
@@ -326,3 +302,100 @@ def test_what_onnx_runtime_cannot_load_is_a_reason(tmp_path: Path) -> None:
     )
     with pytest.raises(VariantError, match=r"ONNX Runtime cannot load the model: .*Fly"):
         quantise(model, tmp_path, data=np.ones((8, 4), np.float32))
+
+
+def placement(model: onnx.ModelProto) -> dict[str, list[str]]:
+    """Return by node name what makes the inputs that are no constants, those of a constant's DQ node included."""
+    makers = {name: node.op_type for node in model.graph.node for name in node.output}
+    return {node.name: [makers[name] for name in node.input if name in makers] for node in model.graph.node}
+
+
+def test_for_tensorrt_what_skips_a_convolution_is_quantised_and_the_convolution_is_not(tmp_path: Path) -> None:
+    data = np.random.default_rng(0).normal(size=(32, 3, 16, 16)).astype(np.float32)
+    made = quantise(residual_net(blocks=(2, 2)), tmp_path, data=data, settings=TENSORRT, method="minmax")
+    found = placement(made)
+    for block in ("0.0", "0.1", "1.0", "1.1"):  # 1.0 has a convolution on its skip
+        assert found[f"{block}.add"] == ["Conv", "DequantizeLinear"]
+        assert found[f"{block}.relu2"] == ["Add"]
+    for name, makers in found.items():
+        if "conv" in name or "down" in name or name in ("stem", "fc"):
+            assert makers == ["DequantizeLinear", "DequantizeLinear"] or "Linear" in name
+    down = next(node for node in made.graph.node if node.name == "1.0.down")
+    assert [node.op_type for node in made.graph.node if down.output[0] in node.input] == ["QuantizeLinear"]
+
+
+def test_quantised_skips_cost_no_accuracy(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data, inputs = (rng.normal(size=(count, 3, 16, 16)).astype(np.float32) for count in (64, 32))
+    found = {}
+    for how in ("by_op_types", "quantised"):
+        settings = {**TENSORRT, "residual_skips": how}
+        made = quantise(residual_net(blocks=(2, 2)), tmp_path, data=data, settings=settings, method="minmax")
+        found[how] = snr_db(outputs(made, inputs), outputs(residual_net(blocks=(2, 2)), inputs))
+    assert found["quantised"] > max(25, found["by_op_types"] - 1)
+
+
+@pytest.mark.parametrize(
+    ("excluded", "makers"),
+    [
+        ("0.0.add", ["Conv", "DequantizeLinear"]),  # its other input is what the next convolution reads
+        ("1.0.add", ["Conv", "Conv"]),
+        ("1.0.conv2", ["DequantizeLinear", "Conv"]),
+    ],
+)
+def test_an_excluded_node_changes_what_is_quantised_around_it(tmp_path: Path, excluded: str, makers: list[str]) -> None:
+    data = np.random.default_rng(0).normal(size=(16, 3, 16, 16)).astype(np.float32)
+    made = quantise(residual_net(), tmp_path, data=data, settings=TENSORRT, method="minmax", excluded_nodes=[excluded])
+    assert placement(made)[f"{excluded[:3]}.add"] == makers
+
+
+@pytest.mark.parametrize(
+    ("node", "shape", "data", "axis"),
+    [
+        (helper.make_node("Conv", ["x", "w"], ["y"], name="n", group=2), (6, 2, 3, 3), (16, 4, 6, 6), 0),
+        (helper.make_node("Conv", ["x", "w"], ["y"], name="n"), (6, 4, 3), (16, 4, 6), 0),
+        (helper.make_node("ConvTranspose", ["x", "w"], ["y"], name="n"), (4, 6, 2, 2), (16, 4, 6, 6), 1),
+        (helper.make_node("Gemm", ["x", "w"], ["y"], name="n"), (4, 6), (16, 4), 1),
+        (helper.make_node("Gemm", ["x", "w"], ["y"], name="n", transB=1), (6, 4), (16, 4), 0),
+        (helper.make_node("MatMul", ["x", "w"], ["y"], name="n"), (4, 6), (16, 3, 4), 1),
+        (helper.make_node("MatMul", ["x", "w"], ["y"], name="n"), (3, 4, 6), (16, 3, 2, 4), None),
+        (helper.make_node("MatMul", ["w", "x"], ["y"], name="n"), (6, 4), (16, 4, 5), None),
+    ],
+    ids=["conv", "conv1d", "transposed conv", "gemm", "gemm transB", "matmul", "batched matmul", "matmul, left"],
+)
+def test_each_output_channel_has_a_range_and_what_is_summed_over_has_one(
+    tmp_path: Path,
+    node: onnx.NodeProto,
+    shape: tuple[int, ...],
+    data: tuple[int, ...],
+    axis: int | None,
+) -> None:
+    rng = np.random.default_rng(0)
+    model = make_model(
+        [node],
+        inputs=[value("x", ["N", *data[1:]])],
+        outputs=[value("y", None)],
+        initializers=[weight("w", rng.normal(size=shape).astype(np.float32))],
+    )
+    inputs = rng.normal(size=data).astype(np.float32)
+    made = quantise(model, tmp_path, data=inputs, settings=TENSORRT, method="minmax")
+    tensors = {each.name: numpy_helper.to_array(each) for each in made.graph.initializer}
+    assert tensors["w_scale"].shape == (() if axis is None else (6,))
+    assert not tensors["w_zero_point"].any()
+    reader = next(each for each in made.graph.node if each.name.startswith("w_Dequantize"))
+    assert [each.i for each in reader.attribute if each.name == "axis"] == ([] if axis is None else [axis])
+    assert snr_db(outputs(made, inputs), outputs(model, inputs)) > 30
+
+
+def test_weights_with_one_range_have_seven_bits_on_the_cpu_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="n")
+    tensors = [weight("w", rng.normal(size=(3, 4, 6)).astype(np.float32))]
+    model = make_model(
+        [node], inputs=[value("x", ["N", 3, 2, 4])], outputs=[value("y", ["N", 3, 2, 6])], initializers=tensors
+    )
+    data = rng.normal(size=(16, 3, 2, 4)).astype(np.float32)
+    made = quantise(model, tmp_path, data=data, method="minmax")
+    stored = next(numpy_helper.to_array(each) for each in made.graph.initializer if each.name == "w_quantized")
+    assert -64 <= stored.min() <= stored.max() <= 64
+    assert snr_db(outputs(made, data), outputs(model, data)) > 25

@@ -9,8 +9,8 @@ import onnxruntime  # noqa: TID253 - a dependency, and what these tests look at
 import pytest
 from onnx import TensorProto, helper
 
-from modelreg.builders.precision import FP16_BLOCKED_OPS
 from modelreg.builders.realised import read_realised
+from modelreg.builders.variant_settings import FP16_SETTINGS
 from modelreg_testing.onnx_models import conv_net, make_model, mlp, save, value, weight
 
 
@@ -19,8 +19,7 @@ def int8_variant(**changes: Any) -> dict[str, Any]:
 
 
 def fp16_variant(**changes: Any) -> dict[str, Any]:
-    settings = {"blocked_ops": list(FP16_BLOCKED_OPS)}
-    return {"kind": "fp16", "settings": settings, "excluded_nodes": [], "excluded_op_types": [], **changes}
+    return {"kind": "fp16", "settings": FP16_SETTINGS, "excluded_nodes": [], "excluded_op_types": [], **changes}
 
 
 def optimise(model: Path, plan: Path, level: str = "ORT_ENABLE_EXTENDED") -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from modelreg.builders.calibration import CalibrationSet
-from modelreg.builders.interface import BuildOptions, CalibrationOptions
+from modelreg.builders.interface import BackendPart, BuildOptions, CalibrationOptions
 from modelreg.builders.precision import translate
 from modelreg.builders.recipe import Recipe, make_recipe, variant_recipe_digest
 from modelreg.registry.digests import canonical_json, json_digest
@@ -27,7 +27,7 @@ def recipe(
         translate(precision, Backend.ONNXRUNTIME, "1.23.0"),
         options,
         backend=Backend.ONNXRUNTIME,
-        build={"optimisation_level": level},
+        part=BackendPart(body={"optimisation_level": level}),
         calibration=calibration,
         tools=tools or TOOLS,
     )
@@ -78,7 +78,8 @@ def test_what_does_not_decide_the_bytes_is_not_in_the_recipe() -> None:
 
 
 def test_a_percentile_that_is_not_used_changes_nothing() -> None:
-    assert recipe(Precision.INT8, int8(percentile=99.0)).digest == recipe(Precision.INT8, int8()).digest
+    minmax = recipe(Precision.INT8, int8(method="minmax"))
+    assert recipe(Precision.INT8, int8(method="minmax", percentile=99.0)).digest == minmax.digest
 
 
 def test_fp32_has_no_variant() -> None:

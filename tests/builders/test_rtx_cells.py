@@ -22,6 +22,7 @@ from modelreg.builders.interface import OnProgress
 from modelreg.builders.matrix import Workplace, fill_cells
 from modelreg.builders.planning import CellRequest
 from modelreg.builders.profiles import ProfileShapes
+from modelreg.builders.trt_options import TensorRTOptions
 from modelreg.registry.errors import BuildError, CellRefusedError, PrecisionError, UsageError, WorkerError
 from modelreg.registry.plans import PlanHeader, read_plan_header
 from modelreg.registry.records import VersionRecord
@@ -140,8 +141,8 @@ def test_a_profile_that_does_not_fit_is_refused_before_any_build(workshop: Works
     shapes = ProfileShapes(opt={"picture": (4, 1, 12, 12)})
     with pytest.raises(UsageError, match="input 'picture' that the model does not have"):
         workshop.fill(request(workshop, version, FP32, profiles=(shapes,)))
-    with pytest.raises(UsageError, match="no optimisation level"):
-        workshop.fill(request(workshop, version, FP32, optimisation_level="all"))
+    with pytest.raises(CellRefusedError, match=r"tensorrt-rtx .* has no --builderOptimizationLevel"):
+        workshop.fill(request(workshop, version, FP32, tensorrt=TensorRTOptions(optimisation_level=5)))
     assert workshop.engines(version) == []
 
 
@@ -150,7 +151,6 @@ def test_a_profile_that_does_not_fit_is_refused_before_any_build(workshop: Works
     [
         ("sm_90", FP32, r"tensorrt-rtx \S+ builds for sm_75, .*, not for sm_90"),
         ("cpu", FP32, "not for cpu"),
-        ("sm_86", Precision.BF16, "bf16 cannot be built with tensorrt-rtx"),
         ("sm_86", Precision.BEST, "strongly typed and nothing is chosen"),
     ],
 )

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 
 from modelreg.builders import trt_rtx
 from modelreg.registry.plans import read_plan_header
+from modelreg.registry.toolchains import trt_log
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg_testing.onnx_models import conv_net, identity, make_model, mlp, save, value, weight
 from modelreg_testing.toolchains import needs_rtx, rtx_toolchain
@@ -39,6 +40,7 @@ def request(model: onnx.ModelProto, tmp_path: Path, **changes: Any) -> dict[str,
         "model": str(save(model, tmp_path / "m.onnx")),
         "plan": str(tmp_path / "model.plan"),
         "layers": str(tmp_path / "layers.json"),
+        "backend": "tensorrt-rtx",
         "version": rtx_toolchain().version,
         "target": "sm_86",
         "flags": [],
@@ -165,7 +167,7 @@ def test_what_is_not_as_asked_fails_the_build(
 ) -> None:
     with pytest.raises(WorkerJobError, match=fact) as caught:
         build(worker, request(conv_net(), tmp_path, **changes))
-    assert caught.value.remote_type == "RtxBuildError"
+    assert caught.value.remote_type == "TensorRTError"
     assert not (tmp_path / "model.plan").exists()
 
 
@@ -210,7 +212,7 @@ class PretendTensorRT:
 
 
 def test_errors_fail_the_build_that_went_on_and_warnings_are_kept_once(capsys: pytest.CaptureFixture[str]) -> None:
-    log = trt_rtx._make_log(PretendTensorRT)
+    log = trt_log.make_log(PretendTensorRT, "TensorRT-RTX")
     for level, message in [
         (Severity.VERBOSE, "chatter"),
         (Severity.INFO, "news"),
@@ -225,10 +227,10 @@ def test_errors_fail_the_build_that_went_on_and_warnings_are_kept_once(capsys: p
     log.log(Severity.INTERNAL_ERROR, "the cache will not be used")
     log.log(Severity.ERROR, echo)
     assert log.errors == ["the cache will not be used"]
-    with pytest.raises(trt_rtx.RtxBuildError, match="it went on: the cache will not be used"):
+    with pytest.raises(trt_log.TensorRTError, match="it went on: the cache will not be used"):
         log.require_no_error("it went on")
-    with pytest.raises(trt_rtx.RtxBuildError, match="nothing was made: the cache will not be used"):
-        trt_rtx._made(None, log, "nothing was made")
+    with pytest.raises(trt_log.TensorRTError, match="nothing was made: the cache will not be used"):
+        log.require(None, "nothing was made")
     written = capsys.readouterr().err
     assert "news" in written
     assert "cudaError 35" in written
@@ -237,7 +239,7 @@ def test_errors_fail_the_build_that_went_on_and_warnings_are_kept_once(capsys: p
 
 def test_an_interpreter_without_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trt_rtx, "_MODULES", ("no_such_library",))
-    with pytest.raises(trt_rtx.RtxBuildError, match="TensorRT-RTX is not installed in"):
+    with pytest.raises(trt_log.TensorRTError, match="TensorRT-RTX is not installed in"):
         trt_rtx.build({}, {}, lambda *_: None)
 
 
@@ -253,7 +255,7 @@ def test_an_interpreter_without_it_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_messages_are_one_line_without_source_locations(text: str, cleaned: str) -> None:
-    assert trt_rtx.clean(text) == cleaned
+    assert trt_log.clean(text) == cleaned
 
 
 @pytest.mark.parametrize(("version", "told"), [("1.6.1.120", True), ("1.7.1.116", False), ("1.10.0.1", False)])
@@ -264,4 +266,4 @@ def test_the_int8_convolutions_that_older_releases_refuse_are_explained(version:
 
 
 def test_long_lists_are_cut() -> None:
-    assert trt_rtx._join([str(n) for n in range(7)]) == "0; 1; 2; 3; 4; and 2 more"
+    assert trt_log.join([str(n) for n in range(7)]) == "0; 1; 2; 3; 4; and 2 more"

@@ -81,7 +81,7 @@ def test_a_traceback_is_shown_only_with_verbose(shop: Shop) -> None:
         (["verify", "lenet:1", "--events"], "leave REF out"),
         (["history", "lenet:1"], "lenet:1 names a version"),
         (["history", "lenet@a", "--channel", "b"], "lenet@a and --channel b name two channels"),
-        (["build", "lenet:1", "--percentile", "99"], "--percentile belongs to"),
+        (["build", "lenet:1", "--percentile", "99", "--calibration-method", "entropy"], "--percentile belongs to"),
     ],
 )
 def test_a_wrong_command_line_exits_with_2_in_the_same_form(words: list[str], fact: str) -> None:

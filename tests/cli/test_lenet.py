@@ -73,6 +73,8 @@ def test_every_gate_is_in_the_table_with_measured_limit_and_outcome(built: tuple
     assert validate.code == 0, validate.err
     assert validate.out.splitlines()[0].split() == ["ENGINE", "GATE", "OUTPUT", "MEASURED", "LIMIT", "OUTCOME"]
     assert "logits (rounded)" in validate.out
+    overflows = [line.split() for line in validate.out.splitlines() if " overflows " in line]
+    assert overflows == [["2", "cpu", "fp16", "overflows", "inside", "(rounded)", "0", "<=", "0", "pass"]]
     assert "engine 3 (cpu int8): pass: 6 gates passed, report" in validate.out
     assert "next: modelreg promote lenet:1 --to production" in validate.err
 
@@ -294,6 +296,9 @@ def test_an_fp16_engine_that_overflows_in_one_layer_fails_although_the_other_sam
     assert len(rounded["worst_samples"]) >= 1
     assert 0 < rounded["measured"] < 0.1 * 597 * 10
     assert "finite of logits (rounded)" in empty.cli("show", "lenet:1").out
+    inside = gates["overflows", "inside (rounded)"]
+    first = next(node.name for node in onnx.load(ONNX).graph.node if node.op_type == "Gemm")
+    assert inside["reason"].startswith(f"{inside['measured']:.0f} finite values became infinite, first in {first} (")
 
 
 def test_int8_calibrated_on_inputs_that_were_never_normalised_fails_on_the_task(bench: Bench, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_which_names_the_plan_and_path_only_prints_nothing_else(stocked: Shop) -
 def test_which_exits_with_1_where_no_engine_of_the_release_runs(
     stocked: Shop, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modelreg.runtime.host._find_backends", dict)
+    monkeypatch.setattr("modelreg.runtime.host.find_versions", dict)
     result = stocked.cli("which", "lenet@production", *options)
     assert result.code == 1
     assert "no engine of lenet@production runs on this host" in result.err

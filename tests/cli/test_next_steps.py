@@ -7,7 +7,7 @@ import pytest
 
 from modelreg.cli.next_steps import choose_next
 from modelreg.registry.promotion import Candidate, EngineStanding, judge_engine
-from modelreg.registry.records import GoldenSetRecord
+from modelreg.registry.records import EngineRecord, GoldenSetRecord
 from modelreg.registry.words import EngineStatus, Precision, Verdict
 from modelreg_testing.records import AT, GOLDEN, make_engine, make_source, make_validation, make_version
 
@@ -26,10 +26,18 @@ FAILED_BUILD = Candidate(
     reason="build failed",
 )
 PASSED, UNJUDGED, BAD = judge(Verdict.PASS), judge(None), judge(Verdict.FAIL)
-NEVER_RUN = judge_engine(
-    EngineStanding(engine=replace(make_engine(3), realised={"checked": {"runs": 0}}), validation=None),
-    golden_digest=GOLDEN,
-)
+
+
+def never_run(target: str) -> Candidate:
+    engine = replace(make_engine(3, target=target), realised={"checked": {"runs": 0}})
+    return judge_engine(EngineStanding(engine=engine, validation=None), golden_digest=GOLDEN)
+
+
+def why_not_here(engine: EngineRecord) -> str:
+    """Be a host without a GPU."""
+    return "" if engine.target.name == "cpu" else f"needs {engine.target.name}"
+
+
 STALE = judge(Verdict.PASS, golden="0" * 64)
 
 
@@ -39,7 +47,15 @@ STALE = judge(Verdict.PASS, golden="0" * 64)
         ([], SET, False, "modelreg build lenet:1 --precision fp32"),
         ([FAILED_BUILD], SET, False, "modelreg build lenet:1 --precision fp32"),
         ([UNJUDGED], SET, False, "modelreg validate lenet:1"),
-        ([NEVER_RUN], SET, False, "modelreg validate lenet:1"),
+        ([never_run("cpu")], SET, False, "modelreg validate lenet:1"),
+        (
+            [never_run("sm_86"), never_run("sm_89"), never_run("sm_86")],
+            SET,
+            False,
+            "modelreg validate lenet:1, on a host that runs sm_86, sm_89",
+        ),
+        ([UNJUDGED, never_run("sm_86")], SET, False, "modelreg validate lenet:1 --target cpu"),
+        ([PASSED, never_run("sm_86")], SET, True, "modelreg validate lenet:1, on a host that runs sm_86"),
         ([PASSED, UNJUDGED], SET, True, "modelreg validate lenet:1"),
         ([STALE], SET, False, "modelreg validate lenet:1"),
         ([PASSED, BAD], SET, False, "modelreg promote lenet:1 --to production"),
@@ -50,13 +66,13 @@ STALE = judge(Verdict.PASS, golden="0" * 64)
 def test_the_next_step_fits_how_a_version_stands(
     candidates: list[Candidate], golden: GoldenSetRecord, is_active: bool, step: str
 ) -> None:
-    assert choose_next(make_version(), golden, candidates, is_active=is_active) == step
+    assert choose_next(make_version(), golden, candidates, is_active=is_active, why_not_here=why_not_here) == step
 
 
 def test_without_a_golden_set_one_must_be_given() -> None:
-    assert "--golden" in choose_next(make_version(), None, [UNJUDGED], is_active=False)
+    assert "--golden" in choose_next(make_version(), None, [UNJUDGED], is_active=False, why_not_here=why_not_here)
 
 
 def test_what_cannot_be_built_has_no_next_step() -> None:
     version = make_version(source=make_source(unbuildable=("strings",)))
-    assert choose_next(version, SET, [], is_active=False) == ""
+    assert choose_next(version, SET, [], is_active=False, why_not_here=why_not_here) == ""

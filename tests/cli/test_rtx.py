@@ -64,6 +64,7 @@ def test_every_precision_is_built_for_every_target(built: tuple[Path, CliResult]
         (target, "rtx", precision, "built", precision.upper()) for target in TARGETS for precision in PRECISIONS
     ]
     assert build.out.splitlines()[10].startswith("not run, fp32, fp16, int8 for sm_86, sm_89, sm_120: compiled ahead")
+    assert "next: modelreg validate lenet:1, on a host that runs sm_86, sm_89, sm_120\n" in build.err
     engines = bench.cli("show", "lenet:1", "--json").document["engines"]
     assert len({engine["plan"] for engine in engines}) == 9
     assert {engine["files"][0]["path"] for engine in engines} == {"model.plan"}
@@ -87,18 +88,17 @@ def test_what_cannot_be_built_says_why_and_the_rest_is_built(bench: Bench) -> No
     cells = {(cell["target"], cell["precision"]): cell for cell in mixed.document["cells"]}
     status = {key: cell["status"] for key, cell in cells.items()}
     assert status["sm_86", "fp32"] == "reused"
-    assert status["sm_86", "tf32"] == status["cpu", "fp32"] == "built"
+    assert status["sm_86", "tf32"] == status["sm_86", "bf16"] == status["cpu", "fp32"] == "built"
     refused = {key for key, word in status.items() if word == "refused"}
     assert refused == {
-        ("sm_86", "bf16"),
         ("cpu", "bf16"),
         ("cpu", "tf32"),
         *(("sm_90", p) for p in ("fp32", "tf32", "bf16")),
     }
     assert "rtx: tensorrt-rtx 1." in cells["sm_90", "fp32"]["error"]
     assert "not for sm_90" in cells["sm_90", "fp32"]["error"]
-    assert "BF16 variants are not made yet" in cells["sm_86", "bf16"]["error"]
-    assert "6 of 9 engines were not built" in mixed.err
+    assert "ONNX Runtime has almost no BF16 kernels" in cells["cpu", "bf16"]["error"]
+    assert "5 of 9 engines were not built" in mixed.err
     table = bench.cli("build", "lenet:1", "--target", "sm_86,sm_90", "--precision", "fp32")
     assert [line.split()[4] for line in table.out.splitlines()[1:3]] == ["reused", "refused"]
     assert "1 of 2 engines were not built: fp32 for sm_90: no toolchain builds for sm_90" in table.err
@@ -226,3 +226,37 @@ def test_a_plan_that_was_cut_or_flipped_is_named_by_which(bench: Bench) -> None:
     assert "its plan is not what the release says: its header says tensorrt-rtx 9.7." in reasons["sm_89"]
     assert reasons["sm_120"] == "needs sm_120; this host has cpu"
     assert bench.cli("verify").code == 6
+
+
+def plan_of(bench: Bench, target: str) -> bytes:
+    """Return the FP16 plan of a target, as another registry built it."""
+    engines = bench.cli("show", "lenet:1", "--json").document["engines"]
+    digest: str = next(e["plan"] for e in engines if (e["target"], e["precision"]) == (target, "fp16"))
+    return (bench.path / "store" / "blobs" / "sha256" / digest[:2] / digest).read_bytes()
+
+
+def test_a_plan_of_another_registry_is_imported_by_its_header(
+    built: tuple[Path, CliResult], bare: Bench, tmp_path: Path
+) -> None:
+    shutil.copytree(built[0], tmp_path / "elsewhere")
+    elsewhere = Bench(tmp_path / "elsewhere")
+    assert bare.cli("toolchain", "add", "rtx", "--python", sys.executable).code == 0
+    whole = plan_of(elsewhere, "sm_89")
+    plan = tmp_path / "lenet.plan"
+    plan.write_bytes(whole)
+    words = ("register-engine", "lenet:1", plan, "--precision", "fp16")
+    (made,) = bare.cli(*words, "--json").document["engines"]
+    assert (made["created"], made["target"], made["backend"]) == (True, "sm_89", "tensorrt-rtx")
+    assert made["recipe"]["build"]["imported"]["header"]["weight_bytes"] > 0
+    assert "has this plan already" in bare.cli(*words).out
+    # The same cell is built all the same: an import is no build of its recipe. These builds give the same bytes.
+    (cell,) = bare.cli("build", "lenet:1", "--target", "sm_89", "--precision", "fp16", "--json").document["cells"]
+    assert (cell["status"], cell["engine"]["plan"]) == ("built", made["plan"])
+    assert bare.cli("verify", "--events").code == 0
+    # In the registry that built it, it is known.
+    assert "has this plan already" in elsewhere.cli(*words).out
+    for data in (whole[:-1], whole[:30] + bytes([whole[30] ^ 1]) + whole[31:], whole + b"x"):
+        plan.write_bytes(data)
+        assert bare.cli(*words).code == 6
+    plan.write_bytes(whole[:32] + b"\x00" + whole[33:])
+    assert bare.cli(*words, "--target", "sm_89").code == 6

@@ -75,3 +75,13 @@ def test_an_interpreter_that_segfaults_is_no_toolchain(shop: Shop, tmp_path: Pat
     assert refused.code == 1
     assert "SIGSEGV" in refused.err
     assert len(shop.cli("toolchain", "list", "--json").document["toolchains"]) == 1
+
+
+def test_a_registry_that_cannot_be_written_is_said_before_the_probe(shop: Shop, python: Path) -> None:
+    (shop.path / "config.toml").write_text("[limits]\nlock_timeout_s = 0.2\n")
+    with shop.database() as database, database.write():
+        refused = shop.cli("toolchain", "add", "rtx", "--python", python)
+        assert shop.cli("toolchain", "add", "rtx", "--python", python, "--dry-run").code == 0
+    assert refused.code == 4
+    assert "stayed locked" in refused.err
+    assert "probing" not in refused.err

@@ -36,8 +36,11 @@ def limit(policy: Policy, metric: Metric) -> float:
 def test_every_precision_ships_a_policy_for_outputs_and_for_the_task(precision: Precision) -> None:
     policy = load_policy(precision)
     assert policy.precision is precision
-    for scope in Scope:
+    for scope in (Scope.FLOATING, Scope.INTEGER, Scope.TASK):
         assert policy.rules_for(scope), scope
+    assert [str(rule) for rule in policy.rules_for(Scope.INSIDE)] == (
+        ["overflows <= 0"] if precision is Precision.FP16 else []
+    )
     assert {Metric.COSINE, Metric.SQNR_DB, Metric.ACCURACY_DROP} <= {rule.metric for rule in policy.rules}
 
 

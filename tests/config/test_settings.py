@@ -116,6 +116,8 @@ def test_a_home_below_a_file_cannot_be_made(tmp_path: Path) -> None:
         ("[limits]\nbuild_timeout_s = nan\n", "above 0"),
         ("limits = 3\n", "limits must be a table"),
         ("[store]\nurl = ''\n", r"store\.url must be a text"),
+        ('[serve]\npython = "/opt/trt"\n', "serve.python must be a list of names"),
+        ("[serve]\npythons = []\n", "unknown key 'pythons'"),
         ("[promote]\npreference = 1\n", "must be a table of target"),
         ('[promote.preference]\ncpu = ["fp12"]\n', "unknown precision"),
         ('[promote.preference]\ncpu = "int8"\n', "must be a list of names"),
@@ -166,3 +168,14 @@ def test_a_server_database_is_passed_through(tmp_path: Path) -> None:
     home = find_home(tmp_path)
     assert home.database_url == "postgresql+psycopg://db/modelreg"
     assert home.database_path is None
+
+
+def test_what_serves_here_is_found_from_the_registrys_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    home = create_home(tmp_path)
+    assert home.serving_pythons == ()
+    home.config_path.write_text('[serve]\npython = ["/opt/trt", "venvs/trt", "~/trt/bin/python", "python3.10"]\n')
+    changed = create_home(tmp_path)
+    assert changed.serving_pythons == (
+        *("/opt/trt", str(tmp_path / "venvs" / "trt"), "/home/ada/trt/bin/python", "python3.10"),
+    )

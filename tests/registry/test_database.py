@@ -16,6 +16,7 @@ from modelreg.registry import schema, versions
 from modelreg.registry.database import Database, sqlite_url
 from modelreg.registry.errors import BusyError, DatabaseError, SchemaVersionError, UsageError
 from modelreg.registry.references import ModelReference
+from modelreg.registry.statements import Statement
 from modelreg_testing.registry import add_version, make_database, populate, row_counts
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -490,15 +491,18 @@ print("\\n".join(sys.modules))
     assert not loaded & unwanted
 
 
-@pytest.mark.parametrize("name", ["blobs", "engines", "events", "releases", "validations", "versions"])
+@pytest.mark.parametrize(
+    "name", ["blobs", "engines", "events", "operations", "releases", "validations", "version_rows", "versions"]
+)
 def test_every_statement_compiles_for_postgresql(name: str) -> None:
     import importlib
 
     statements = {
         key: value
         for key, value in vars(importlib.import_module(f"modelreg.registry.{name}")).items()
-        if isinstance(value, sa.ClauseElement) and not isinstance(value, sa.Table | sa.TextClause)
+        if isinstance(value, sa.ClauseElement | Statement) and not isinstance(value, sa.Table | sa.TextClause)
     }
     assert len(statements) >= 2
     for key, statement in statements.items():
-        assert str(statement.compile(dialect=sa.URL.create("postgresql").get_dialect()())), key
+        element = statement.element if isinstance(statement, Statement) else statement
+        assert str(element.compile(dialect=sa.URL.create("postgresql").get_dialect()())), key

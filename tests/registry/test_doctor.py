@@ -12,7 +12,7 @@ from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.local import LocalStorage
 from modelreg.registry.words import Precision
 from modelreg_testing.cli import Shop
-from modelreg_testing.storage_faults import Stopped
+from modelreg_testing.storage_faults import Stopped, check_store
 
 
 @pytest.fixture
@@ -162,15 +162,96 @@ def history_path(shop: Shop, generation: int) -> Path:
     return shop.path / "store" / "channels" / "lenet" / "production" / "history" / f"{generation:012d}.json"
 
 
-def test_a_gap_in_the_history_is_damage(shop: Shop) -> None:
-    for version in (1, 2, 1):
+def lose(shop: Shop, *generations: int) -> dict[int, bytes]:
+    """Remove history documents and return what they were."""
+    lost = {generation: history_path(shop, generation).read_bytes() for generation in generations}
+    for generation in generations:
+        history_path(shop, generation).unlink()
+    return lost
+
+
+def test_lost_history_documents_are_written_again_from_the_database_and_the_pointer(shop: Shop) -> None:
+    for version in (1, 2, 1, 2):
         promote(shop, version)
-    history_path(shop, 2).unlink()
+    lost = lose(shop, 1, 2, 4)
     found = bad(doctor(shop).examine())
     assert [(finding.level, finding.check, finding.message) for finding in found] == [
-        (Level.DAMAGE, "history", "generation 2: its history document is missing")
+        (Level.FIXABLE, "history", f"generation {generation}: its history document is missing")
+        for generation in (1, 2, 4)
     ]
-    assert "--to-generation" in found[0].hint
+    assert "doctor --fix" in found[0].hint
+    assert [finding.message for finding in bad(doctor(shop).repair())] == [finding.message for finding in found]
+    assert {generation: history_path(shop, generation).read_bytes() for generation in lost} == lost
+    assert bad(doctor(shop).examine()) == []
+    assert check_store(shop.path / "store").generations["lenet", "production"] == 4
+
+
+def test_a_history_that_was_lost_whole_is_written_again(shop: Shop) -> None:
+    for version in (1, 2):
+        promote(shop, version)
+    shutil.rmtree(history_path(shop, 1).parent)
+    doctor(shop).repair()
+    assert bad(doctor(shop).examine()) == []
+
+
+def test_a_document_that_nobody_knows_stays_lost(shop: Shop) -> None:
+    """The database was told of that generation later, from the document that is lost now."""
+    promote(shop, 1)
+    promote(shop, 2)
+    Releases(database=None, storage=shop.storage, actor="night").rollback(
+        "lenet", channel="production", request=RollbackRequest()
+    )
+    promote(shop, 2)
+    lose(shop, 2, 3)
+    found = bad(doctor(shop).repair())
+    assert [(finding.level, finding.check, finding.message) for finding in found] == [
+        (Level.FIXED, "history", "generation 2: its history document is missing"),
+        (Level.DAMAGE, "history", "generation 3: its history document is missing"),
+    ]
+    assert "--to-generation" in found[1].hint
+
+
+def test_without_the_database_the_pointer_still_knows_the_newest_document(shop: Shop) -> None:
+    promote(shop, 1)
+    promote(shop, 2)
+    lose(shop, 1, 2)
+    found = bad(Doctor(database=None, storage=shop.storage, actor="d").repair())
+    assert [(finding.level, finding.message) for finding in found if finding.check == "history"] == [
+        (Level.FIXED, "generation 2: its history document is missing"),
+        (Level.DAMAGE, "generation 1: its history document is missing"),
+    ]
+
+
+def test_a_reserved_generation_is_completed_without_the_database_too(shop: Shop) -> None:
+    promote(shop, 1)
+
+    def stop(_number: int, name: str, path: Path) -> None:
+        if name == "replace" and path.name == "pointer.json":
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        promote(shop, 2, ops=FileOps(stop))
+    Doctor(database=None, storage=shop.storage, actor="d").repair()
+    pointer = shop.storage.read_pointer("lenet", "production")
+    assert pointer is not None
+    assert pointer.generation == 2
+
+
+def test_a_stored_intent_that_was_changed_restores_nothing(shop: Shop) -> None:
+    import sqlite3
+
+    promote(shop, 1)
+    promote(shop, 2)
+    lose(shop, 1)
+    raw = sqlite3.connect(shop.database_path)
+    raw.execute("UPDATE operation SET pointer = json_set(pointer, '$.version', 2) WHERE id = 1")
+    raw.commit()
+    raw.close()
+    found = bad(doctor(shop).repair())
+    assert [(finding.level, finding.check, finding.message) for finding in found] == [
+        (Level.DAMAGE, "pointer", "pointer of operation 1 does not match its own digest")
+    ]
+    assert not history_path(shop, 1).exists()
 
 
 def test_a_damaged_history_document_is_damage(shop: Shop) -> None:

@@ -1,9 +1,10 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from modelreg.registry.errors import IntegrityError
-from modelreg.registry.manifest import make_manifest, parse_manifest
+from modelreg.registry.manifest import RequiredPlugin, make_manifest, parse_manifest
 from modelreg.registry.words import Precision
 from modelreg_testing.records import TRT, digest_of, make_engine, make_version
 
@@ -41,3 +42,37 @@ def test_a_newer_format_is_refused_with_the_way_out() -> None:
     with pytest.raises(IntegrityError, match="format 2") as raised:
         parse_manifest(json.dumps(body).encode(), where="abc")
     assert "upgrade" in raised.value.hint()
+
+
+def test_what_decides_where_an_engine_loads_comes_from_its_recipe_and_reads_back() -> None:
+    plugin = RequiredPlugin(name="libscan.so", digest=digest_of(9))
+    build = {
+        "hardware_compatibility": "AMPERE_PLUS",
+        "plugins": [{"name": "libscan.so", "digest": digest_of(9)}],
+        "plan_targets": ["sm_86", "sm_89"],
+    }
+    engine = replace(
+        make_engine(1, target="sm_86", toolchain=replace(TRT, details={"cuda": "12"})),
+        recipe={"flags": ["FP16", "VERSION_COMPATIBLE"], "build": build},
+    )
+    manifest = make_manifest(make_version(), {"sm_86": engine})
+    (released,) = manifest.engines
+    assert (released.hardware_compatibility, released.version_compatible) == ("AMPERE_PLUS", True)
+    assert (released.plugins, released.plan_targets, released.cuda) == ((plugin,), ("sm_86", "sm_89"), "12")
+    assert parse_manifest(manifest.to_bytes(), where="x") == manifest
+
+
+def test_a_release_without_anything_unusual_keeps_the_digest_it_had_before_these_fields() -> None:
+    manifest = make_manifest(make_version(), {"cpu": make_engine(1), "sm_90": make_engine(2, toolchain=TRT)})
+    for body in json.loads(manifest.to_bytes())["engines"]:
+        assert sorted(body) == [
+            *("backend", "backend_version", "cuda", "driver", "files", "gpu"),
+            *("plan", "precision", "realised", "recipe", "target"),
+        ]
+
+
+def test_the_cuda_is_the_backends_and_not_the_newest_of_the_driver_it_was_built_with() -> None:
+    built = make_engine(1, target="sm_90", toolchain=replace(TRT, details={"cuda": "12"}))
+    built = replace(built, target=replace(built.target, cuda="13.0", driver="580.1"))
+    (released,) = make_manifest(make_version(), {"sm_90": built}).engines
+    assert (released.cuda, released.driver) == ("12", "580.1")

@@ -150,3 +150,18 @@ def test_headers_of_a_format_not_known_are_refused() -> None:
     plan[64:68] = b"XXXX"
     with pytest.raises(IntegrityError, match="no engine section"):
         parse(bytes(plan))
+
+
+RECORDED_86 = bytes.fromhex(
+    "66747274000000000100000000000000dc560000000000000806000c00000000"
+    "4e474e4500000000380000000000000099560000000000007074727400000000"
+)
+"""The first 64 bytes of a plan that TensorRT 8.6.0 built on an H200, 22,236 bytes in all."""
+
+
+def test_a_recorded_tensorrt_header_states_version_and_size() -> None:
+    assert parse_plan_header(RECORDED_86, size_bytes=22_236, where="p").version == "8.6.0.12"
+    with pytest.raises(IntegrityError, match="p is truncated: its header says 22236 bytes, the file has 22235"):
+        parse_plan_header(RECORDED_86, size_bytes=22_235, where="p")
+    with pytest.raises(IntegrityError, match="p is damaged: its header says 22236 bytes, the file has 22237"):
+        parse_plan_header(RECORDED_86, size_bytes=22_237, where="p")

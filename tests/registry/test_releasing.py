@@ -486,6 +486,16 @@ def test_a_command_stopped_before_the_reservation_is_aborted_by_the_next(shop: S
     assert states == [OperationState.COMMITTED, OperationState.ABORTED, OperationState.COMMITTED]
 
 
+def test_a_promotion_that_has_to_settle_first_holds_to_what_it_expects(shop: Shop) -> None:
+    promote(shop, 1)
+    with shop.database() as database, database.write() as connection:  # as if it had not been told
+        connection.execute(sa.delete(schema.activation))
+    with pytest.raises(ActivationConflictError, match="at generation 1"):
+        promote(shop, 2, expect_current=0)
+    assert_books_agree(shop)
+    assert promote(shop, 2, expect_current=1).pointer.generation == 2
+
+
 @pytest.mark.slow
 def test_many_processes_on_one_channel_lose_nothing(shop: Shop) -> None:
     """Each of 8 processes makes 10 conditional promotions; every win is one generation, and nothing is lost."""

@@ -40,7 +40,8 @@ def read_engines(connection: sa.Connection) -> None:
 
 
 def read_validations(connection: sa.Connection) -> None:
-    validations.newest_validations(connection, engine_ids=range(1, 99))
+    for number in range(1, 9):
+        validations.newest_validations(connection, version_id=number)
 
 
 def read_golden(connection: sa.Connection) -> None:

@@ -47,7 +47,7 @@ def test_a_validation_is_read_back_as_it_was_recorded(database: Database) -> Non
         )
     assert made.gates == tuple(gates)
     with database.read() as connection:
-        assert validations.newest_validations(connection, engine_ids=[engine.id]) == {engine.id: made}
+        assert validations.newest_validations(connection, version_id=engine.version_id) == {engine.id: made}
 
 
 def test_the_newest_verdict_of_each_engine_counts(database: Database) -> None:
@@ -55,13 +55,15 @@ def test_the_newest_verdict_of_each_engine_counts(database: Database) -> None:
         version = add_version(connection)
         first = add_engine(connection, version)
         second = add_engine(connection, version, precision=Precision.FP16)
-        third = add_engine(connection, version, precision=Precision.INT8)
+        add_engine(connection, version, precision=Precision.INT8)
+        other = add_version(connection, word="other")
+        elsewhere = add_validation(connection, add_engine(connection, other))
         add_validation(connection, first, verdict=Verdict.FAIL)
         kept = add_validation(connection, second, verdict=Verdict.PASS)
         newest = add_validation(connection, first, verdict=Verdict.PASS)
-    assert row_counts(database)["validation"] == 3
+    assert row_counts(database)["validation"] == 4
     with database.read() as connection:
-        found = validations.newest_validations(connection, engine_ids={first.id, second.id, third.id})
-        assert validations.newest_validations(connection, engine_ids=[second.id]) == {second.id: kept}
-        assert validations.newest_validations(connection, engine_ids=[]) == {}
+        found = validations.newest_validations(connection, version_id=version.id)
+        assert validations.newest_validations(connection, version_id=other.id) == {elsewhere.engine_id: elsewhere}
+        assert validations.newest_validations(connection, version_id=99) == {}
     assert found == {first.id: newest, second.id: kept}

@@ -7,7 +7,6 @@ import pytest
 from modelreg.registry.words import Backend
 from modelreg.runtime import host
 from modelreg.runtime.host import Gpu, Host, describe_host, parse_gpu_query
-from modelreg.runtime.runner import why_not_run
 
 
 def test_gpus_are_read_from_the_driver_tools_lines() -> None:
@@ -67,16 +66,3 @@ def test_versions_are_read_from_the_text_of_a_module_that_is_not_imported(
     assert describe_host().versions == {}
     module.unlink()  # a namespace package has no file
     assert describe_host().versions == {}
-
-
-@pytest.mark.parametrize(
-    ("target", "backend", "reason"),
-    [
-        ("cpu", Backend.ONNXRUNTIME, ""),
-        ("sm_86", Backend.TENSORRT_RTX, "needs sm_86; this host has sm_90, cpu"),
-        ("sm_90", Backend.TENSORRT_RTX, "engines of tensorrt-rtx cannot be run yet"),
-    ],
-)
-def test_why_an_engine_is_not_run_here(target: str, backend: Backend, reason: str) -> None:
-    gpu = Gpu(name="H200", target="sm_90", driver="1")
-    assert why_not_run(target, backend, Host(name="n", gpus=(gpu,), backends=frozenset(Backend))) == reason

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,21 +7,19 @@ import pytest
 from modelreg.registry.clock import utc_now
 from modelreg.registry.errors import IntegrityError, InvalidReferenceError, NotFoundError
 from modelreg.registry.manifest import Manifest, ReleasedEngine, make_manifest
-from modelreg.registry.plans import parse_plan_header
 from modelreg.registry.pointers import next_pointer
-from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.storage.local import LocalStorage
 from modelreg.registry.words import ActivationKind, Backend, Precision
 from modelreg.runtime.host import Gpu, Host
-from modelreg.runtime.resolver import judge, resolve
+from modelreg.runtime.resolver import rank, resolve, why_behind
+from modelreg.runtime.suitability import Suitability, judge
 from modelreg_testing.plans import rtx_plan, tensorrt_plan
-from modelreg_testing.records import TRT, digest_of, make_engine, make_version
+from modelreg_testing.records import TRT, make_engine, make_version
 from modelreg_testing.storage import stored_files
 
 H200 = Gpu(name="NVIDIA H200", target="sm_90", driver="580.1")
 EVERYTHING = frozenset(Backend)
 PLANS = {"cpu": b"cpu", "sm_90": tensorrt_plan("8.6.0.12"), "sm_86": rtx_plan("1.7.1.116", "sm_86")}
-RTX = ToolchainRecord(id=3, name="rtx", backend=Backend.TENSORRT_RTX, version="1.7.1.116", python="/p", details={})
 RTX_3090 = Gpu(name="RTX 3090", target="sm_86", driver="580.1")
 
 
@@ -38,10 +37,10 @@ def two_targets() -> Manifest:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> LocalStorage:
-    made = LocalStorage.create(tmp_path / "store")
-    from dataclasses import replace
+    return serve(LocalStorage.create(tmp_path / "store"), two_targets())
 
-    manifest = two_targets()
+
+def serve(made: LocalStorage, manifest: Manifest, *, overridden: tuple[str, ...] = ()) -> LocalStorage:
     engines = []
     for engine in manifest.engines:
         files = stored_files(made, {engine.plan.path: PLANS[engine.target]})
@@ -60,6 +59,7 @@ def storage(tmp_path: Path) -> LocalStorage:
         actor="ada",
         message="",
         at=utc_now(),
+        overridden=overridden,
     )
     made.swap_pointer(pointer, expected=None)
     return made
@@ -116,52 +116,6 @@ def test_a_damaged_manifest_is_refused(storage: LocalStorage) -> None:
         resolve(storage, "lenet", "production", host())
 
 
-def test_judging_needs_only_the_manifest() -> None:
-    cpu, gpu = two_targets().engines
-    assert judge(cpu, host()).usable
-    assert not judge(gpu, host()).usable
-    assert cpu.plan.digest == digest_of(1)
-
-
-def rtx_engine() -> ReleasedEngine:
-    (engine,) = make_manifest(make_version(), {"sm_86": make_engine(3, target="sm_86", toolchain=RTX)}).engines
-    return engine
-
-
-@pytest.mark.parametrize(
-    ("installed", "reason"),
-    [
-        ("1.7.1.116", "runs on sm_86"),
-        ("", "runs on sm_86"),  # not known: the load will tell
-        ("1.6.1.120", "needs tensorrt-rtx 1.7.1.116; this host has 1.6.1.120"),
-        ("1.7.1.117", "needs tensorrt-rtx 1.7.1.116; this host has 1.7.1.117"),
-    ],
-)
-def test_an_rtx_plan_needs_the_version_that_built_it(installed: str, reason: str) -> None:
-    found = judge(rtx_engine(), host(RTX_3090, TENSORRT_RTX=installed))
-    assert (found.reason, found.usable) == (reason, reason.startswith("runs"))
-
-
-def test_a_plan_for_another_compute_capability_is_refused(storage: LocalStorage) -> None:
-    found = judge(rtx_engine(), host(H200))
-    assert found.reason == "needs sm_86; this host has sm_90, cpu"
-
-
-@pytest.mark.parametrize(
-    ("plan", "reason"),
-    [
-        (rtx_plan("1.7.1.116", "sm_89"), "its header says sm_89, not sm_86"),
-        (rtx_plan("1.6.1.120", "sm_86"), "its header says tensorrt-rtx 1.6.1.120, not 1.7.1.116"),
-        (tensorrt_plan("10.3.0.26"), "its header is of tensorrt, not of tensorrt-rtx"),
-    ],
-)
-def test_a_plan_that_is_not_what_the_release_says_is_refused(plan: bytes, reason: str) -> None:
-    header = parse_plan_header(plan, size_bytes=len(plan), where="model.plan")
-    found = judge(rtx_engine(), host(RTX_3090), header=header)
-    assert found.reason == f"its plan is not what the release says: {reason}"
-    assert not found.usable
-
-
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
@@ -182,3 +136,57 @@ def test_a_damaged_plan_is_named_and_the_cpu_serves(
     assert found.chosen is not None
     assert found.chosen.target == "cpu"
     assert reason in found.candidates[1].reason
+
+
+def candidate(target: str, precision: Precision = Precision.FP16, *, level: str = "NONE") -> ReleasedEngine:
+    (engine,) = make_manifest(make_version(), {target: make_engine(1, precision, target=target, toolchain=TRT)}).engines
+    return replace(engine, hardware_compatibility=level)
+
+
+def ranked(here: Host, *engines: ReleasedEngine, overridden: tuple[str, ...] = ()) -> list[Suitability]:
+    wanted = (Precision.INT8, Precision.FP16)
+    judged = [judge(engine, here, overridden=overridden) for engine in engines]
+    return list(rank(judged, here, preference=lambda _target: wanted))
+
+
+def test_engines_are_ranked_by_fit_then_gates_then_precision_then_nearness() -> None:
+    exact = candidate("sm_90")
+    near = candidate("sm_89", Precision.INT8, level="AMPERE_PLUS")
+    far = candidate("sm_80", Precision.INT8, level="AMPERE_PLUS")
+    unwanted = candidate("sm_86", Precision.FP16, level="AMPERE_PLUS")
+    overridden = candidate("sm_120", Precision.INT8, level="AMPERE_PLUS")
+    cpu = replace(candidate("cpu", Precision.INT8), backend=Backend.ONNXRUNTIME)
+    alien = candidate("sm_75")
+    order = [exact, near, far, unwanted, overridden, cpu, alien]
+    found = ranked(host(H200), *reversed(order), overridden=("sm_120 int8: validation fail: cosine",))
+    assert [each.engine.target for each in found] == [engine.target for engine in order]
+    assert [each.usable for each in found] == [True] * 6 + [False]
+    best, *behind = found[:6]
+    assert [why_behind(best, each) for each in behind] == [
+        *["an exact match goes before a compatible one"] * 4,
+        "a GPU goes before the CPU",
+    ]
+    assert why_behind(found[1], found[2]) == "sm_89 is nearer"
+    assert why_behind(found[1], found[3]) == "int8 is preferred"
+    assert why_behind(found[1], found[4]) == "its gates were overridden"
+
+
+def test_an_exact_match_that_went_over_its_gates_still_goes_before_a_compatible_one() -> None:
+    exact, other = candidate("sm_90"), candidate("sm_80", level="AMPERE_PLUS")
+    found = ranked(host(H200), other, exact, overridden=("sm_90 fp16: not validated",))
+    assert [each.engine.target for each in found] == ["sm_90", "sm_80"]
+
+
+def test_the_first_gpu_of_a_host_goes_before_the_second() -> None:
+    found = ranked(host(RTX_3090, H200), candidate("sm_90", Precision.INT8), candidate("sm_86"))
+    assert [each.engine.target for each in found] == ["sm_86", "sm_90"]
+    assert why_behind(found[0], found[1]) == "sm_86 is this host's first GPU"
+
+
+def test_what_the_promotion_went_over_is_known_from_the_pointer(tmp_path: Path) -> None:
+    storage = serve(
+        LocalStorage.create(tmp_path / "store"), two_targets(), overridden=("sm_90 fp16: not validated, never run",)
+    )
+    found = resolve(storage, "lenet", "production", host(H200))
+    assert [each.passes_gates for each in found.candidates] == [False, True]
+    assert found.candidates[0].checks[-1].finding == "its gates were overridden: not validated, never run"

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from modelreg.registry.errors import MissingDependencyError, WorkerError
+from modelreg.registry.errors import WorkerError
 from modelreg.registry.toolchains.process import WorkerDiedError
 from modelreg.registry.words import Backend
-from modelreg.runtime.runner import RunError, WorkerRunner
+from modelreg.runtime.runner import GpuLoad, RunError, WorkerRunner
 from modelreg_testing.onnx_models import conv_net, identity, make_model, save, scalar_output, value, weight
 
 Array = NDArray[Any]
@@ -135,8 +135,12 @@ def test_the_rounded_run_uses_our_own_interpreter(tmp_path: Path) -> None:
         assert runner._worker.python_version == sys.version.split()[0]
 
 
-def test_unknown_modes_are_a_mistake_and_unknown_backends_not_installed(tmp_path: Path) -> None:
+def test_unknown_modes_and_gpus_that_do_not_fit_are_mistakes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="mode 'fast'"):
         WorkerRunner(tmp_path, backend=ORT, mode="fast")
-    with pytest.raises(MissingDependencyError):
+    with pytest.raises(ValueError, match="a plan of tensorrt is run on a GPU"):
         WorkerRunner(tmp_path, backend=Backend.TENSORRT)
+    with pytest.raises(ValueError, match="a plan of onnxruntime is not run on a GPU"):
+        WorkerRunner(
+            tmp_path, backend=ORT, gpu=GpuLoad(digest="0" * 64, version="8.6.0", built_for=("sm_90",), target="sm_90")
+        )

@@ -137,6 +137,13 @@ def test_agreement_below_its_limit_says_so() -> None:
     assert "top5_agreement of y with the reference" in top5.reason
 
 
+def test_the_realised_precision_of_a_plan_built_elsewhere_is_skipped_and_is_no_evidence() -> None:
+    gate = realised_gate(engine_of(Precision.FP16, {"unknown": "until validated"}))
+    assert (gate.outcome, gate.measured) == (GateOutcome.SKIPPED, None)
+    assert "built elsewhere" in gate.reason
+    assert judge([gate]) is Verdict.FAIL
+
+
 def test_the_realised_precision_is_a_gate() -> None:
     assert realised_gate(engine_of(Precision.FP16)).outcome is GateOutcome.PASS
     assert realised_gate(engine_of(Precision.FP32, {"stayed": []})).outcome is GateOutcome.PASS

@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as hnp
 from modelreg.config.policy import Metric
 from modelreg.registry.digests import canonical_json
 from modelreg.validators import metrics as module
-from modelreg.validators.metrics import MetricAccumulator, OutputMetrics, reference_scale
+from modelreg.validators.formulas import reference_scale
+from modelreg.validators.metrics import MetricAccumulator, OutputMetrics
 
 # hypothesis warns where a filesystem or a machine is slow; our tests are about numbers.
 EXACT = settings(deadline=None, max_examples=150, database=None)

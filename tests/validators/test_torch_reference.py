@@ -114,14 +114,19 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_ones(tmp_path
     assert files[0] == files[1] != files[2]
 
 
-def test_global_state_is_put_back(tmp_path: Path) -> None:
-    reference = module(tmp_path / "user.py", "return self.fc(x)")
+def test_tf32_is_off_while_the_reference_runs_and_global_state_is_put_back(tmp_path: Path) -> None:
+    reference = module(
+        tmp_path / "user.py",
+        "assert not torch.backends.cudnn.allow_tf32; assert not torch.backends.cuda.matmul.allow_tf32; "
+        "return self.fc(x)",
+    )
     torch.manual_seed(5)
     torch.set_float32_matmul_precision("medium")
     before = torch.random.get_rng_state().clone()
     try:
         capture(tmp_path, reference)
         assert torch.get_float32_matmul_precision() == "medium"
+        assert torch.backends.cudnn.allow_tf32
         assert torch.equal(torch.random.get_rng_state(), before)
         assert not torch.are_deterministic_algorithms_enabled()
         assert not torch.is_inference_mode_enabled()

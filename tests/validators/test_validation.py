@@ -18,8 +18,9 @@ from modelreg.registry.digests import canonical_json
 from modelreg.registry.errors import GoldenSetError
 from modelreg.registry.records import GateResult
 from modelreg.registry.tensor_sets import TensorSet, open_tensor_set
-from modelreg.registry.words import GateOutcome, Precision, Verdict
+from modelreg.registry.words import Backend, GateOutcome, Precision, Verdict
 from modelreg.runtime.rounding import write_rounded
+from modelreg.runtime.runner import WorkerRunner
 from modelreg.validators.interface import EvaluationPass, Runner
 from modelreg.validators.validation import ValidationOutcome, validate_engine
 from modelreg_testing.golden import (
@@ -155,6 +156,63 @@ def test_an_fp16_overflow_in_one_sample_fails_although_the_cosine_of_the_others_
     cosine = next(g for g in outcome.gates if g.gate == "cosine" and g.subject == "y (rounded)")
     assert cosine.measured == pytest.approx(1.0, abs=1e-6)
     assert cosine.outcome is GateOutcome.PASS
+
+
+def saturating_net() -> onnx.ModelProto:
+    """Return y = tanh(x * 300 * 300) as an FP16 variant: infinite on the way, and 1 or -1 in the end."""
+    factor = np.array(300, dtype=np.float16)
+    return make_model(
+        [
+            helper.make_node("Cast", ["x"], ["x16"], to=TensorProto.FLOAT16),
+            helper.make_node("Mul", ["x16", "factor"], ["large"], name="hidden/first"),
+            helper.make_node("Mul", ["large", "factor"], ["larger"], name="hidden/second"),
+            helper.make_node("Tanh", ["larger"], ["y16"], name="squash"),
+            helper.make_node("Cast", ["y16"], ["y"], to=TensorProto.FLOAT),
+        ],
+        inputs=[value("x", ["N", 3])],
+        outputs=[value("y", ["N", 3])],
+        initializers=[weight("factor", factor)],
+    )
+
+
+def worker_pass(path: Path, mode: str) -> EvaluationPass:
+    return EvaluationPass(name=mode, open_runner=lambda: WorkerRunner(path, backend=Backend.ONNXRUNTIME, mode=mode))
+
+
+def test_an_fp16_overflow_that_a_tanh_hides_fails_and_names_the_node(tmp_path: Path) -> None:
+    onnx.save(saturating_net(), tmp_path / "fp16.onnx")
+    passes = [worker_pass(tmp_path / "fp16.onnx", mode) for mode in ("plan", "rounded")]
+    right = np.tanh(X.astype(np.float64) * 90_000).astype(np.float32)
+    with golden_file(tmp_path / "set", {"input.x": X, "output.y": right}) as golden:
+        outcome = validate(golden, passes, precision=Precision.FP16)
+    assert outcome.verdict is Verdict.FAIL
+    assert list(failed(outcome)) == ["overflows"]
+    gate = failed(outcome)["overflows"]
+    hidden = (X.astype(np.float16).astype(np.float64) * 300).astype(np.float16).astype(np.float64)
+    expected = int((np.abs(hidden * 300) >= 65_520).sum())
+    assert (gate.subject, gate.measured, gate.limit) == ("inside (rounded)", expected, 0.0)
+    assert gate.reason == f"{expected} finite values became infinite, first in hidden/second ({expected})"
+    assert outcome.report["passes"][0]["overflows"] is None
+    assert outcome.report["passes"][1]["overflows"]["hidden/second"] == expected
+    assert outcome.report["passes"][1]["overflows"]["hidden/first"] == 0
+
+
+def test_a_policy_may_allow_overflows_that_are_meant(tmp_path: Path) -> None:
+    """An attention mask adds -65504 to scores, and a Softmax makes 0 of what becomes -inf."""
+    onnx.save(saturating_net(), tmp_path / "fp16.onnx")
+    (tmp_path / "policy.toml").write_text('[[rules]]\nmetric = "overflows"\nlimit = 1e9\n')
+    policy = load_policy(Precision.FP16, override=tmp_path / "policy.toml")
+    right = np.tanh(X.astype(np.float64) * 90_000).astype(np.float32)
+    with golden_file(tmp_path / "set", {"input.x": X, "output.y": right}) as golden:
+        passes = [worker_pass(tmp_path / "fp16.onnx", "rounded")]
+        assert validate(golden, passes, precision=Precision.FP16, policy=policy).verdict is Verdict.PASS
+
+
+def test_where_no_pass_sees_inside_the_gate_is_skipped(pairs: TensorSet) -> None:
+    outcome = validate(pairs, [function_pass(lambda i: {"y": i["x"]})], precision=Precision.FP16)
+    gate = next(gate for gate in outcome.gates if gate.gate == "overflows")
+    assert (gate.subject, gate.outcome) == ("inside", GateOutcome.SKIPPED)
+    assert gate.reason == "the values between nodes cannot be seen"
 
 
 def quantised(source: Path, images: Any, folder: Path) -> onnx.ModelProto:

@@ -176,6 +176,28 @@ def test_a_reservation_that_cannot_be_taken_back_is_an_unknown_outcome(template:
     assert found.txn == "the-swap"
 
 
+def test_a_document_that_is_restored_is_there_whole_or_not_at_all(template: Path) -> None:
+    """Killed at any step; the next attempt finishes it."""
+    store = LocalStorage(template)
+    document = store.read_history("lenet", "production", 1)
+    path = Path("channels/lenet/production/history/000000000001.json")
+    whole = (template / path).read_bytes()
+    (template / path).unlink()
+    steps = steps_of(lambda store: store.restore_history(document), template)
+    assert steps.count("fsync") == steps.count("fsync_dir") - 4 == 1  # four folders on the way are made sure of
+    seen = set()
+    for at in range(1, len(steps) + 1):
+        root = fresh_copy(template, f"killed-{at}")
+        in_child(lambda root=root, at=at: LocalStorage(root, ops=killing_ops(at)).restore_history(document))  # type: ignore[misc]
+        seen.add((root / path).exists())
+        assert not (root / path).exists() or (root / path).read_bytes() == whole
+        LocalStorage(root).restore_history(document)
+        assert (root / path).read_bytes() == whole
+        use_again(root)
+        shutil.rmtree(root)
+    assert seen == {True, False}
+
+
 def test_no_file_is_synced_again_after_its_fsync_failed(template: Path) -> None:
     for operation in OPERATIONS:
         for at in (i for i, step in enumerate(steps_of(operation, template), start=1) if step == "fsync"):

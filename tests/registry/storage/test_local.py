@@ -276,6 +276,65 @@ def test_a_release_that_another_publishes_meanwhile_is_accepted(store: LocalStor
     assert check_store(store.root).releases == {release}
 
 
+def test_the_name_of_a_release_is_synced_before_its_first_use_and_after_another_took_its_place(
+    store: LocalStorage,
+) -> None:
+    """Whoever gave it may have died before the sync; and one made anew by another process is not the one we know."""
+    release = published(store)
+    synced: list[str] = []
+    ours = LocalStorage(store.root, ops=FileOps(lambda _number, name, path: synced.append(f"{name} {path.name}")))
+
+    def syncs_of_publishing() -> int:
+        synced.clear()
+        assert published(ours) == release
+        return synced.count("fsync_dir releases")
+
+    assert [syncs_of_publishing() for _ in range(3)] == [1, 0, 0]
+    shutil.rmtree(store.root / "releases" / release)
+    published(store)
+    assert [syncs_of_publishing() for _ in range(2)] == [1, 0]
+    shutil.rmtree(store.root / "releases" / release)
+    assert [syncs_of_publishing() for _ in range(2)] == [1, 0]
+
+
+def test_a_lost_document_is_taken_back_once_and_read_only(store: LocalStorage) -> None:
+    chain = chain_of(store, length=3, release=published(store))
+    path = store.root / "channels/lenet/production/history/000000000002.json"
+    before = path.read_bytes()
+    path.unlink()
+    for _ in range(2):
+        store.restore_history(chain[1])
+        assert path.read_bytes() == before
+    state = path.stat()
+    assert (stat.S_IMODE(state.st_mode), state.st_nlink) == (0o444, 1)
+    assert store.count_leftovers() == 0
+
+
+@pytest.mark.parametrize("generation", [1, 2, 3, 4])
+def test_a_document_of_another_history_is_not_taken(store: LocalStorage, generation: int, tmp_path: Path) -> None:
+    chain_of(store, length=3, release=published(store))
+    foreign = LocalStorage.create(tmp_path / "other")
+    stranger = chain_of(foreign, length=4, release=published(foreign))[generation - 1]
+    (store.root / f"channels/lenet/production/history/{generation:012d}.json").unlink(missing_ok=True)
+    with pytest.raises(IntegrityError, match=f"generation {generation} is no part of the history"):
+        store.restore_history(stranger)
+
+
+def test_both_documents_of_a_swap_are_written_before_either_is_waited_for(store: LocalStorage) -> None:
+    """What the disk gets together it writes together."""
+    steps: list[str] = []
+    ours = LocalStorage(store.root, ops=FileOps(lambda _number, name, _path: steps.append(name)))
+    chain_of(ours, length=1, release=published(ours))
+    swap = steps[len(steps) - steps[::-1].index("link") - 10 :]
+    assert [step for step in swap if step in ("write", "fsync", "link")][:5] == [
+        "write",
+        "write",
+        "fsync",
+        "fsync",
+        "link",
+    ]
+
+
 def test_a_generation_taken_by_a_host_without_our_lock_is_a_conflict(store: LocalStorage) -> None:
     release = published(store)
     (before,) = chain_of(store, length=1, release=release)

@@ -466,6 +466,25 @@ def test_a_pointer_that_was_removed_or_put_back_is_damage(store: S3Storage, s3_s
         store.read_pointer("lenet", "production")
 
 
+@pytest.mark.parametrize("generation", [1, 2, 3])
+def test_a_lost_document_is_taken_back_and_one_of_another_history_is_not(
+    store: S3Storage, s3_server: S3Server, generation: int
+) -> None:
+    release = published(store)
+    chain = chain_of(store, length=3, release=release)
+    key = store.location.key(f"channels/lenet/production/history/{generation:012d}.json")
+    s3_server.boto.delete_object(Bucket=BUCKET, Key=key)
+    before = chain[generation - 2] if generation > 1 else None
+    with pytest.raises(IntegrityError, match=f"generation {generation} is no part"):
+        store.restore_history(replace(pointer_after(before, release=release), previous_txn="x"))
+    assert store.list_generations("lenet", "production") == [g for g in (1, 2, 3) if g != generation]
+    for _ in range(2):
+        store.restore_history(chain[generation - 1])
+        assert store.read_history("lenet", "production", generation) == chain[generation - 1]
+    with pytest.raises(IntegrityError, match="generation 4"):
+        store.restore_history(pointer_after(chain[-1], release=release))
+
+
 def test_a_reserved_generation_whose_release_is_gone_is_named(store: S3Storage, s3_server: S3Server) -> None:
     release = published(store)
     pointer = pointer_after(None, release=release)

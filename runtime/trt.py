@@ -1,0 +1,130 @@
+"""The job file that runs plans of TensorRT and TensorRT-RTX on this machine's GPU: load one, run it, time it.
+
+Runs in the toolchain's interpreter: Python 3.8, NumPy, cuda-bindings and the backend alone; never in the registry's
+own process, since a plan is native code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from modelreg.registry.toolchains.gpu import describe_driver, use_gpu
+from modelreg.registry.toolchains.trt_log import make_log
+from modelreg.registry.toolchains.trt_session import PlanRunError, Session, load_plugins, read_checked
+
+Json = Dict[str, Any]
+Arrays = Dict[str, Any]
+Report = Callable[[Optional[float], str], None]
+
+_MODULES = {"tensorrt": ("tensorrt",), "tensorrt-rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings")}
+_PRODUCTS = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
+_EVENTS_IN_FLIGHT = 64
+
+_state: Dict[str, Any] = {}
+
+
+def load(request: Json, _arrays: Arrays, _report: Report) -> Json:
+    """
+    Load the plan `request["path"]` whose SHA-256 is `request["digest"]`; answer with its inputs, outputs and profiles.
+
+    Further keys: `backend`, `version` (that built it), `target`, `host_code` (whether the plan may run the runtime
+    that it carries) and `output_types` (of the source, by name).
+    """
+    content = read_checked(request["path"], request["digest"])
+    gpu = use_gpu(request["target"])
+    trt = _import(request["backend"])
+    _require_version(trt, request)
+    log = make_log(trt, _PRODUCTS[request["backend"]])
+    if request["backend"] == "tensorrt":
+        load_plugins(trt, log, sorted(str(path) for path in Path(request["path"]).parent.glob("*.so")))
+    session = Session(trt, log, content, host_code=request["host_code"], output_types=request.get("output_types"))
+    _state["session"] = session
+    return {**session.describe(), "gpu": {**gpu, **describe_driver()}, "version": trt.__version__}
+
+
+def _require_version(trt: Any, request: Json) -> None:
+    """Refuse what another version built, unless it carries its runtime: plans of others are never deserialised."""
+    here, built = (each.split(".") for each in (trt.__version__, request["version"]))
+    shared = min(len(here), len(built), 4)
+    if here[:shared] != built[:shared] and not request["host_code"]:
+        raise PlanRunError(
+            "the plan was built by %s %s, and %s is installed here"
+            % (_PRODUCTS[request["backend"]], request["version"], trt.__version__)
+        )
+
+
+def run(_request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
+    """Run the loaded plan; answer with every output."""
+    return {}, _state["session"].run(arrays)
+
+
+def bench(request: Json, arrays: Arrays, report: Report) -> Tuple[Json, Arrays]:
+    """
+    Time the loaded plan on the inputs; answer with the GPU's milliseconds of every run, as `gpu_ms`.
+
+    Inputs are uploaded once. As trtexec has it, GPU compute is the time between two events around each run, and runs
+    are enqueued without waiting. Keys: `warmup_ms`, `duration_s` and `iterations` (the longer of both counts),
+    `cuda_graph`.
+    """
+    session: Session = _state["session"]
+    session.bind(arrays)
+    session.enqueue()  # TensorRT prepares in the first run, which a graph must not record
+    session.device.wait()
+    launch = _make_launch(session, request["cuda_graph"])
+    _warm_up(session, launch, request["warmup_ms"])
+    samples: List[float] = []
+    began = time.monotonic()
+    while len(samples) < request["iterations"] or time.monotonic() - began < request["duration_s"]:
+        samples += _time_some(session, launch)
+        report(None, "%d runs" % len(samples))
+    wall_s = time.monotonic() - began
+    return {"runs": len(samples), "wall_s": wall_s}, {"gpu_ms": np.array(samples)}
+
+
+def _make_launch(session: Session, cuda_graph: bool) -> Callable[[], None]:
+    if not cuda_graph:
+        return session.enqueue
+    session.device.begin_capture()
+    session.enqueue()
+    graph = session.device.end_capture()
+    return lambda: session.device.launch(graph)
+
+
+def _warm_up(session: Session, launch: Callable[[], None], warmup_ms: float) -> None:
+    began = time.monotonic()
+    while (time.monotonic() - began) * 1000 < warmup_ms:
+        launch()
+        session.device.wait()
+
+
+def _time_some(session: Session, launch: Callable[[], None]) -> List[float]:
+    """Return the milliseconds of some runs that were enqueued one after the other."""
+    device = session.device
+    pairs = [(device.make_event(), device.make_event()) for _ in range(_EVENTS_IN_FLIGHT)]
+    for first, last in pairs:
+        device.record(first)
+        launch()
+        device.record(last)
+    device.wait()
+    found = [device.elapsed_ms(first, last) for first, last in pairs]
+    for pair in pairs:
+        for event in pair:
+            device.drop_event(event)
+    return found
+
+
+def _import(backend: str) -> Any:
+    for name in _MODULES[backend]:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise PlanRunError("%s is not installed in this interpreter" % backend)
+
+
+JOBS = {"load": load, "run": run, "bench": bench}

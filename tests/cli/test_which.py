@@ -1,0 +1,129 @@
+"""`which` on a host with a GPU that is pretended, for a release whose plans begin as TensorRT's do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelreg.registry.clock import utc_now
+from modelreg.registry.manifest import make_manifest
+from modelreg.registry.pointers import next_pointer
+from modelreg.registry.records import ToolchainRecord
+from modelreg.registry.words import ActivationKind, Backend, Precision
+from modelreg.runtime.host import Gpu
+from modelreg_testing.cli import Shop
+from modelreg_testing.plans import tensorrt_plan
+from modelreg_testing.records import ORT, make_engine, make_version
+from modelreg_testing.storage import stored_files
+from modelreg_testing.toolchains import pretend_backend, pretend_python
+
+H200 = Gpu(name="NVIDIA H200", target="sm_90", driver="580.159.04")
+TRT = ToolchainRecord(
+    id=2, name="trt", backend=Backend.TENSORRT, version="8.6.0.12", python="/p", details={"cuda": "12"}
+)
+COMPATIBLE = {"flags": [], "build": {"hardware_compatibility": "AMPERE_PLUS"}}
+
+
+@pytest.fixture
+def served(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """Serve engines for sm_90, sm_80 (compatible), sm_75 and the CPU to a host with an H200."""
+    monkeypatch.setattr("modelreg.runtime.host._find_gpus", lambda: (H200,))
+    engines = {
+        "cpu": make_engine(1, toolchain=ORT),
+        "sm_75": make_engine(2, Precision.INT8, target="sm_75", toolchain=TRT),
+        "sm_80": replace(make_engine(3, Precision.INT8, target="sm_80", toolchain=TRT), recipe=COMPATIBLE),
+        "sm_90": make_engine(4, Precision.FP16, target="sm_90", toolchain=TRT),
+    }
+    manifest = make_manifest(make_version(), engines)
+    released = [
+        replace(engine, files=stored_files(shop.storage, {engine.plan.path: tensorrt_plan("8.6.0.12")}))
+        for engine in manifest.engines
+    ]
+    manifest = replace(manifest, engines=tuple(released))
+    pointer = next_pointer(
+        None,
+        model="lenet",
+        channel="production",
+        release=shop.storage.publish_release(manifest.to_bytes(), manifest.files),
+        version=1,
+        kind=ActivationKind.PROMOTE,
+        rolls_back_to=None,
+        txn="t",
+        actor="ada",
+        message="",
+        at=utc_now(),
+        overridden=("sm_90 fp16: not validated, never run",),
+    )
+    shop.storage.swap_pointer(pointer, expected=None)
+    return shop
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """Give an interpreter that has TensorRT 8.6.0."""
+    return pretend_python(tmp_path, {"tensorrt": pretend_backend("8.6.0")})
+
+
+def test_the_best_engine_and_why_not_the_others(served: Shop, python: Path) -> None:
+    lines = served.cli("which", "lenet@production", "--python", python).out.splitlines()
+    assert lines[1:6] == [
+        "  gates overridden: sm_90 fp16: not validated, never run",
+        f"-> sm_90    fp16  tensorrt: runs on sm_90, in {python}",
+        f"   sm_80    int8  tensorrt: runs on sm_90: built for sm_80 as AMPERE_PLUS, in {python}",
+        f"   cpu      fp32  onnxruntime: runs on cpu, in {python}",
+        "   sm_75    int8  tensorrt: needs sm_75; this host has sm_90, cpu",
+    ]
+    assert lines[6].endswith("/sm_90/model.onnx")
+
+
+def test_explain_shows_every_check_and_the_rank(served: Shop, python: Path) -> None:
+    told = served.cli("which", "lenet@production", "--explain", "--python", python).out
+    assert [line.strip() for line in told.split("-> ")[1].splitlines()[1:6]] == [
+        "plan     its header says tensorrt 8.6.0.12",
+        "gpu      this host has sm_90",
+        "backend  tensorrt 8.6.0 is here",
+        "driver   driver 580.159.04 has CUDA 12",
+        "gates    caveat: its gates were overridden: not validated, never run",
+    ]
+    assert "rank     behind sm_90 fp16: an exact match goes before a compatible one" in told
+    assert "rank     behind sm_90 fp16: a GPU goes before the CPU" in told
+    assert "gpu      built for sm_80 as AMPERE_PLUS, which sm_90 runs" in told
+    assert "gpu      refused: needs sm_75; this host has sm_90, cpu" in told
+    assert told.count("rank ") == 2
+
+
+def test_the_document_has_the_checks_and_the_host(served: Shop, python: Path) -> None:
+    document = served.cli("which", "lenet@production", "--python", python, "--json").document
+    assert [each["versions"]["tensorrt"] for each in document["host"]["interpreters"]] == ["8.6.0"]
+    best, compatible, *_, refused = document["engines"]
+    assert (best["target"], best["chosen"], best["python"], best["runs_on"]) == ("sm_90", True, str(python), "sm_90")
+    assert (compatible["hardware_compatibility"], compatible["runs_on"]) == ("AMPERE_PLUS", "sm_90")
+    assert (refused["usable"], refused["runs_on"]) == (False, None)
+    assert refused["checks"][1] == {
+        "check": "gpu",
+        "outcome": "refused",
+        "finding": "needs sm_75; this host has sm_90, cpu",
+    }
+
+
+def test_what_config_says_serves_counts_and_an_option_goes_before_it(
+    served: Shop, python: Path, tmp_path: Path
+) -> None:
+    (served.path / "config.toml").write_text(f'[serve]\npython = ["{python}", "/no/python"]\n')
+    found = served.cli("which", "lenet@production")
+    assert f"-> sm_90    fp16  tensorrt: runs on sm_90, in {python}" in found.out
+    assert found.err == "modelreg: warning: there is no interpreter /no/python\n"
+    newer = pretend_python(tmp_path, {"tensorrt": pretend_backend("10.3.0")}, name="newer")
+    other = served.cli("which", "lenet@production", "--python", newer)
+    assert "-> cpu      fp32  onnxruntime: runs on cpu" in other.out
+    assert "sm_90    fp16  tensorrt: needs tensorrt 8.6.0.12; this host has 10.3.0" in other.out
+    path = served.cli("which", "lenet@production", "--path-only", "--python", python)
+    assert path.out.endswith("/sm_90/model.onnx\n")
+
+
+def test_an_interpreter_that_is_named_and_not_there_is_an_error(served: Shop, python: Path) -> None:
+    nothing = served.cli("which", "lenet@production", "--path-only", "--python", python, "--python", "/no/python")
+    assert (nothing.code, nothing.out) == (1, "")
+    assert nothing.err.startswith("modelreg: error: there is no interpreter /no/python\n")
