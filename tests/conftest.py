@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -45,7 +46,8 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
             patch.delenv(name, raising=False)
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else tmp_path_factory.mktemp("s3")
+        is_roomy = os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free >= 4 << 30
+        memory = SHARED_MEMORY if is_roomy else tmp_path_factory.mktemp("s3")
         with (
             tempfile.TemporaryDirectory(dir=memory, prefix="modelreg-s3-") as folder,
             seaweedfs(Path(folder)) as server,
