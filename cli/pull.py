@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from modelreg.registry.errors import ModelregError
     from modelreg.registry.storage.interface import Storage
     from modelreg.registry.words import Json
-    from modelreg.runtime.pull import Pulled, PullFolder, PullRequest
+    from modelreg.runtime.pull import PullFolder
+    from modelreg.runtime.pull_request import Pulled, PullRequest
 
 
 @make_command(
@@ -71,7 +72,8 @@ def command(
         raise click.UsageError(f"{reference} names no channel, write {reference.model}@CHANNEL")
     from modelreg.registry.storage.open import locate_storage
     from modelreg.runtime.host import describe_host
-    from modelreg.runtime.pull import PullFolder, PullRequest
+    from modelreg.runtime.pull import PullFolder
+    from modelreg.runtime.pull_request import PullRequest
 
     if endpoint_url is not None and store is None:
         raise click.UsageError("--endpoint-url belongs to --store")

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from modelreg.registry.errors import ModelregError, UsageError
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
-from modelreg.runtime.pull import Pulled, PullFolder, PullRequest
+from modelreg.runtime.pull import PullFolder
+from modelreg.runtime.pull_request import Pulled, PullRequest
 
 _LONGEST_WAIT_S = 60.0
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import sha256_hex
-from modelreg.registry.errors import IntegrityError, NotFoundError, UsageError
+from modelreg.registry.errors import IntegrityError, UsageError
 from modelreg.registry.manifest import Manifest, ReleasedEngine, parse_manifest
 from modelreg.registry.pointers import Pointer, parse_pointer
 from modelreg.registry.storage.failures import storage_errors
@@ -28,39 +28,11 @@ from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
 from modelreg.registry.storage.rules import MANIFEST_NAME, check_digest, check_release_files
 from modelreg.registry.storage.writing import TEMPORARY_SUFFIX, hash_file, nonce, temporary_file, write_hashing
+from modelreg.runtime.pull_request import Pulled, PullRequest, choose_engines
 
 _KEPT_RELEASES = 2
 _LOCK_TIMEOUT_S = 60.0
 _STATE_NAME = "state.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pulled:
-    """What a pull left current. `path` is the release's folder, `plans` maps a target to the file that its backend
-    loads; `changed` is False where all was there already."""
-
-    pointer: Pointer
-    path: Path
-    plans: dict[str, Path]
-    fetched_bytes: int
-    reused_bytes: int
-    changed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullRequest:
-    """Which channel of which store, for which targets (`wanted`; empty: those in `host_targets` that it has)."""
-
-    store_url: str
-    model: str
-    channel: str
-    wanted: tuple[str, ...] = ()
-    host_targets: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Return NAME@CHANNEL."""
-        return f"{self.model}@{self.channel}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,26 +45,6 @@ class _Work:
     fetched_bytes: int = 0
     reused_bytes: int = 0
     brought: list[str] = field(default_factory=list)
-
-
-def choose_engines(manifest: Manifest, request: PullRequest) -> tuple[ReleasedEngine, ...]:
-    """
-    Return the engines to bring. Pure.
-
-    Raises:
-        NotFoundError: The release has none for a target that was asked for, or none for this host.
-    """
-    has = ", ".join(manifest.targets) or "nothing"
-    if missing := [target for target in request.wanted if target not in manifest.targets]:
-        raise NotFoundError(f"{request.name} has no engine for {missing[0]}", hint=f"It serves {has}.")
-    wanted = request.wanted or request.host_targets
-    chosen = tuple(engine for engine in manifest.engines if engine.target in wanted)
-    if not chosen:
-        raise NotFoundError(
-            f"{request.name} serves {has}, and this host has {', '.join(wanted)}",
-            hint="Build and promote an engine for it, or name what to pull with --target.",
-        )
-    return chosen
 
 
 class PullFolder:

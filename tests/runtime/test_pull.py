@@ -24,7 +24,8 @@ from modelreg.registry.storage.local import LocalStorage
 from modelreg.registry.storage.s3 import S3Storage
 from modelreg.registry.words import Precision
 from modelreg.runtime.following import follow, next_wait_s, pull_once
-from modelreg.runtime.pull import Pulled, PullFolder, PullRequest, choose_engines
+from modelreg.runtime.pull import PullFolder
+from modelreg.runtime.pull_request import Pulled, PullRequest, choose_engines
 from modelreg_testing.records import TRT, make_engine, make_version
 from modelreg_testing.s3_server import LIMITS, READER, S3Server, reopened
 from modelreg_testing.storage import MemoryStorage, pointer_after, stored_files
