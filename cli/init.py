@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from modelreg.cli.context import Invocation, locate_database
 from modelreg.cli.options import dry_run_option, make_command
 from modelreg.cli.render import print_document, print_line, print_note
 from modelreg.config.settings import Home, create_home, new_home_path
-from modelreg.registry.errors import DatabaseError, StorageError, UsageError
+from modelreg.registry.errors import DatabaseError, StorageError, StoreAbsentError, UsageError
 
 
 @make_command(
@@ -19,19 +17,31 @@ from modelreg.registry.errors import DatabaseError, StorageError, UsageError
     examples="""
     modelreg init
     modelreg --home /srv/models init --store /mnt/store
+    modelreg init --store s3://bucket/prefix
+    modelreg init --store s3://bucket/prefix --endpoint-url https://s3.example.com
     """,
 )
-@click.option("--store", metavar="URL", help="Where bytes live: a folder (default: `store` in the registry).")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Where bytes live: a folder (default: `store` in the registry), or s3://BUCKET/PREFIX.",
+)
+@click.option("--endpoint-url", metavar="URL", help="The S3 server of the store, where it is not AWS itself.")
 @dry_run_option
 @click.pass_obj
-def command(invocation: Invocation, *, store: str | None, dry_run: bool) -> None:
+def command(invocation: Invocation, *, store: str | None, endpoint_url: str | None, dry_run: bool) -> None:
     """Create a registry in .modelreg, or where --home says: settings, database and store.
 
-    A registry that is already there is kept, and what it lacks is made.
+    A registry that is already there is kept, and what it lacks is made. A store in S3 is made only on a server that
+    passes `modelreg store check`.
     """
+    if endpoint_url is not None and store is None:
+        raise UsageError("--endpoint-url belongs to a store", hint="Add --store s3://BUCKET/PREFIX.")
+    from modelreg.registry.storage.open import locate_storage
+
     home = Home(new_home_path(invocation.home))
     existed = home.config_path.exists()
-    wanted = None if store is None else _locate_store(store)
+    wanted = None if store is None else locate_storage(store, endpoint_url=endpoint_url)
     if existed and wanted is not None and wanted != home.store_url:
         raise UsageError(
             f"{home.path} is a registry already, with the store {home.store_url}",
@@ -111,10 +121,6 @@ def _require_no_lost_database(home: Home) -> None:
         )
 
 
-def _locate_store(store: str) -> str:
-    return store if "://" in store else str(Path(store).absolute())
-
-
 def _create(home: Home, *, store_url: str, configured: str | None) -> None:
     from modelreg.migrations.runner import create_database
 
@@ -126,15 +132,18 @@ def _create(home: Home, *, store_url: str, configured: str | None) -> None:
 
 def _require_store(url: str) -> None:
     """Open the store at `url`, or make it; what is there and cannot be opened is left alone."""
-    from modelreg.registry.storage.open import create_storage, open_storage
+    from modelreg.registry.storage.open import S3_SCHEME, create_storage, open_storage
 
     try:
         open_storage(url)
     except StorageError as unopened:
+        if url.startswith(S3_SCHEME) and not isinstance(unopened, StoreAbsentError):
+            raise  # a server that does not answer would only be asked in vain once more
         try:
             create_storage(url)
         except StorageError as refused:
-            _require_made_meanwhile(url, StorageError(str(refused), hint=f"{unopened}."))
+            hint = refused.hint() if url.startswith(S3_SCHEME) else f"{unopened}."
+            _require_made_meanwhile(url, StorageError(str(refused), hint=hint))
 
 
 def _require_made_meanwhile(url: str, refused: StorageError) -> None:

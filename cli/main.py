@@ -32,6 +32,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "validate": "Compare engines with the reference, gate by gate.",
         "promote": "Make a version's engines active on a channel.",
         "rollback": "Bring back the release that was active before.",
+        "pull": "Bring what a channel serves to this host.",
     },
     "Look": {
         "list": "List the models, or the versions of one.",
@@ -45,6 +46,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "doctor": "Check that database, store and pointers agree.",
         "toolchain": "Add, list or remove what engines are built with.",
         "policy": "Show the gates that a precision must pass.",
+        "store": "Check what a store's server can be trusted with.",
         "db": "Upgrade the database, or tell its revision.",
     },
 }

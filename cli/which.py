@@ -79,6 +79,11 @@ def command(
     if invocation.as_json:
         print_document(_document(resolution, host))
     elif path_only:
+        if resolution.path is None and resolution.chosen is not None:
+            raise NotFoundError(
+                f"{reference} has no file on this host: the store is not a folder",
+                hint=f"Bring it here: modelreg pull {reference} --into DIR",
+            )
         if resolution.path is not None:
             click.echo(str(resolution.path))
     else:

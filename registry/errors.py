@@ -159,6 +159,10 @@ class StorageError(ModelregError):
     """The store could not be read or written (disk full, read-only, no permission)."""
 
 
+class StoreAbsentError(StorageError):
+    """There is no store at that place."""
+
+
 class DatabaseError(ModelregError):
     """The database could not be read or written, or has another schema."""
 

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from modelreg_testing.s3_server import S3Server
 
 # CI must give the same answer for the same commit; elsewhere every run tries other examples.
 hypothesis.settings.register_profile("ci", derandomize=True)
@@ -23,6 +28,31 @@ for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(_number, signal.default_int_handler if _number is signal.SIGINT else signal.SIG_DFL)
 
 SHARED_MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Run a real S3 server for all tests of this process that ask for one, and set the credentials for it.
+
+    MODELREG_TEST_S3_ENDPOINT names one that is running, with a bucket `models`; the credentials are the user's then.
+    """
+    from modelreg_testing.s3_server import ENVIRONMENT, FOREIGN, S3Server, seaweedfs
+
+    if endpoint := os.environ.get("MODELREG_TEST_S3_ENDPOINT"):
+        yield S3Server(endpoint)
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        for name in FOREIGN:
+            patch.delenv(name, raising=False)
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        is_roomy = os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free >= 4 << 30
+        memory = SHARED_MEMORY if is_roomy else tmp_path_factory.mktemp("s3")
+        with (
+            tempfile.TemporaryDirectory(dir=memory, prefix="modelreg-s3-") as folder,
+            seaweedfs(Path(folder)) as server,
+        ):
+            yield server
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from modelreg.config import policy, settings
 from modelreg.config.policy import ALWAYS, Metric, Rule, Scope, load_policy
 from modelreg.config.settings import load_settings
 from modelreg.registry.errors import ConfigError
+from modelreg.registry.storage.s3_location import SETTINGS
 from modelreg.registry.words import Backend, GateOutcome, Precision, Verdict
 from modelreg_testing.checkout import ROOT
 
@@ -122,6 +123,11 @@ def test_the_example_of_settings_requires_targets(tmp_path: Path) -> None:
 @pytest.mark.parametrize("variable", ["MODELREG_HOME", "MODELREG_ACTOR", "NO_COLOR"])
 def test_the_environment_is_explained(variable: str) -> None:
     assert variable in rows("configuration.md")
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_setting_of_a_store_in_s3_is_explained(setting: str) -> None:
+    assert rows("s3.md")[setting][0]
 
 
 @pytest.mark.parametrize("word", DESIGN_WORDS)

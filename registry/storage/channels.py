@@ -27,6 +27,7 @@ from modelreg.registry.storage.layout import ChannelPlace, Layout
 from modelreg.registry.storage.releases import LocalReleases
 from modelreg.registry.storage.rules import (
     check_channel,
+    check_part_of_history,
     check_swap,
     follows,
     parse_channel_pointer,
@@ -169,12 +170,12 @@ class LocalChannels:
                 self._ops.fsync_dir(place.history)
 
     def _require_part_of_history(self, place: ChannelPlace, document: Pointer) -> None:
-        current, generation = self._read_pointer(place), document.generation
-        before, after = self._read_generation(place, generation - 1), self._read_generation(place, generation + 1)
-        is_known = document == current if generation == _number(current) else generation < _number(current)
-        is_chained = (before is None or follows(document, before)) and (after is None or follows(after, document))
-        if not is_known or not is_chained:
-            raise IntegrityError(f"generation {generation} is no part of the history of {place.name}")
+        check_part_of_history(
+            document,
+            current=self._read_pointer(place),
+            before=self._read_generation(place, document.generation - 1),
+            after=self._read_generation(place, document.generation + 1),
+        )
 
     def _complete(self, place: ChannelPlace) -> Pointer | None:
         current = self._read_pointer(place)

@@ -31,6 +31,14 @@ class BlobInfo:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """A pointer that was not seen before, and the mark by which its store tells it from the next."""
+
+    pointer: Pointer
+    mark: str
+
+
 class Storage(Protocol):
     """Blobs, releases and pointers under one root.
 
@@ -121,6 +129,10 @@ class Storage(Protocol):
 
     def read_pointer(self, model: str, channel: str) -> Pointer | None:
         """Return the verified pointer, read once, or None where the channel never had one."""
+        ...
+
+    def poll_pointer(self, model: str, channel: str, *, mark: str) -> News | None:
+        """Return the verified pointer with its mark, or None where it still has this one, or is not there; cheap."""
         ...
 
     def swap_pointer(self, new: Pointer, *, expected: Pointer | None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from modelreg.registry.errors import StorageError
+from modelreg.registry.errors import StorageError, StoreAbsentError
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.rules import MANIFEST_NAME, check_channel, check_digest
@@ -202,7 +202,7 @@ def _exists(root: Path) -> StorageError:
 
 
 def _absent(root: Path) -> StorageError:
-    return StorageError(
+    return StoreAbsentError(
         f"there is no store at {root}",
         hint="Mount it or restore it; a new registry is made with `modelreg init`.",
     )

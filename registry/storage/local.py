@@ -13,7 +13,7 @@ from modelreg.registry.storage.blobs import LocalBlobs
 from modelreg.registry.storage.channels import LocalChannels
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.files import FileOps
-from modelreg.registry.storage.interface import BlobInfo, Progress, no_progress
+from modelreg.registry.storage.interface import BlobInfo, News, Progress, no_progress
 from modelreg.registry.storage.layout import Layout
 from modelreg.registry.storage.releases import LocalReleases
 
@@ -156,6 +156,11 @@ class LocalStorage:
     def read_pointer(self, model: str, channel: str) -> Pointer | None:
         """Return the verified pointer, read once, or None where the channel never had one."""
         return self._channels.read_pointer(model, channel)
+
+    def poll_pointer(self, model: str, channel: str, *, mark: str) -> News | None:
+        """Return the verified pointer with its mark, or None where it still has this one, or is not there."""
+        pointer = self._channels.read_pointer(model, channel)
+        return None if pointer is None or pointer.txn == mark else News(pointer=pointer, mark=pointer.txn)
 
     def swap_pointer(self, new: Pointer, *, expected: Pointer | None) -> None:
         """

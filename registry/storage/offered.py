@@ -41,6 +41,11 @@ class OfferedFile:
         self.require_unchanged()
         return bytes(buffer[:filled])
 
+    def rewind(self) -> None:
+        """Go back to the first byte, for another pass."""
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        self._read_bytes = 0
+
     def require_unchanged(self) -> None:
         """
         Check that nobody wrote to the file while we read it.

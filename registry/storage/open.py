@@ -1,4 +1,4 @@
-"""From what a user writes (`DIR`, `file:///DIR`) to a store."""
+"""From what a user writes (`DIR`, `file:///DIR`, `s3://BUCKET/PREFIX`) to a store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from modelreg.registry.errors import UsageError
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.storage.local import LocalStorage
 
-_FORMS = "Write a folder, or file:///FOLDER."
+_FORMS = "Write a folder, file:///FOLDER or s3://BUCKET/PREFIX."
+S3_SCHEME = "s3://"
 
 
 def open_storage(url: str) -> Storage:
@@ -18,27 +19,81 @@ def open_storage(url: str) -> Storage:
     Raises:
         UsageError: `url` is of no kind that we know.
         StorageError: There is no store there, or it cannot be read.
+        MissingDependencyError: It is in S3, and boto3 is not installed.
     """
+    if url.startswith(S3_SCHEME):
+        from modelreg.registry.storage.s3 import S3Storage  # noqa: PLC0415 - start-up time
+        from modelreg.registry.storage.s3_location import parse_location  # noqa: PLC0415
+
+        return S3Storage(parse_location(url))
     return LocalStorage(_local_path(url))
+
+
+def connect_storage(url: str) -> Storage:
+    """
+    Return the store at `url` for a look at its pointers; in S3, whether there is one is not asked before.
+
+    Raises:
+        UsageError: `url` is of no kind that we know.
+        StorageError: There is no folder with a store there.
+        MissingDependencyError: It is in S3, and boto3 is not installed.
+    """
+    if url.startswith(S3_SCHEME):
+        from modelreg.registry.storage.s3 import S3Storage  # noqa: PLC0415 - start-up time
+        from modelreg.registry.storage.s3_location import parse_location  # noqa: PLC0415
+
+        return S3Storage.connect(parse_location(url))
+    return open_storage(url)
 
 
 def create_storage(url: str) -> Storage:
     """
-    Make an empty store at `url` and open it.
+    Make an empty store at `url` and open it; a server is checked first, and refused if it keeps no conditions.
 
     Raises:
         UsageError: `url` is of no kind that we know.
         StorageError: There is one already, or it cannot be made.
+        MissingDependencyError: It is in S3, and boto3 is not installed.
     """
+    if url.startswith(S3_SCHEME):
+        from modelreg.registry.storage.s3 import S3Storage  # noqa: PLC0415 - start-up time
+        from modelreg.registry.storage.s3_check import check_server  # noqa: PLC0415
+        from modelreg.registry.storage.s3_location import parse_location  # noqa: PLC0415
+
+        location = parse_location(url)
+        check = check_server(location)
+        check.require_passed(location)
+        return S3Storage.create(location, quirks=check.quirks)
     return LocalStorage.create(_local_path(url))
+
+
+def locate_storage(url: str, *, endpoint_url: str | None = None) -> str:
+    """
+    Return what a user wrote, relative to the current folder, as it is kept in settings.
+
+    Args:
+        url: A folder or URL.
+        endpoint_url: The server of a store in S3, where it was given beside the URL.
+
+    Raises:
+        UsageError: `url` is of no kind that we know, or a folder has a server.
+    """
+    if url.startswith(S3_SCHEME):
+        from dataclasses import replace  # noqa: PLC0415
+
+        from modelreg.registry.storage.s3_location import parse_endpoint, parse_location  # noqa: PLC0415
+
+        location = parse_location(url)
+        return str(location if endpoint_url is None else replace(location, endpoint_url=parse_endpoint(endpoint_url)))
+    if endpoint_url is not None:
+        raise UsageError("--endpoint-url belongs to a store in S3", hint="Name one with s3://BUCKET/PREFIX.")
+    return url if "://" in url else str(Path(url).absolute())
 
 
 def _local_path(url: str) -> Path:
     scheme, found, rest = url.partition("://")
     if not found:
         path = url
-    elif scheme == "s3":
-        raise UsageError("S3 stores are not supported yet", hint=_FORMS)
     elif scheme != "file":
         raise UsageError(f"{scheme[:40]!r} is no kind of store", hint=_FORMS)
     else:

@@ -153,6 +153,29 @@ def follows(new: Pointer, current: Pointer | None) -> bool:
     return same and (new.generation, new.previous_txn) == (current.generation + 1, current.txn)
 
 
+def check_part_of_history(
+    document: Pointer, *, current: Pointer | None, before: Pointer | None, after: Pointer | None
+) -> None:
+    """
+    Check that a document that was lost is one of its channel's history.
+
+    Args:
+        document: What would be written again.
+        current: The channel's pointer.
+        before: The document of the generation before, where it is there.
+        after: The document of the generation after, where it is there.
+
+    Raises:
+        IntegrityError: It lies beyond the pointer, is not what the pointer says, or is not chained to its neighbours.
+    """
+    served = 0 if current is None else current.generation
+    is_known = document == current if document.generation == served else document.generation < served
+    is_chained = (before is None or follows(document, before)) and (after is None or follows(after, document))
+    if not is_known or not is_chained:
+        place = f"{document.model}@{document.channel}"
+        raise IntegrityError(f"generation {document.generation} is no part of the history of {place}")
+
+
 def require_expected(current: Pointer | None, *, new: Pointer, expected: Pointer | None) -> None:
     """
     Compare what a channel is at with what the caller expected, by transaction and generation.

@@ -54,7 +54,7 @@ def test_a_dry_run_makes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/prefix", "ftp://x"])
+@pytest.mark.parametrize("url", ["s3://Bucket/prefix", "s3://bucket?what=1", "ftp://x"])
 def test_a_store_of_a_kind_that_is_unknown_is_refused_before_the_home_counts(tmp_path: Path, url: str) -> None:
     refused = run_cli("init", "--store", url, home=tmp_path / "home")
     assert refused.code == 2

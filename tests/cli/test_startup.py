@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,9 +42,17 @@ def modules_after(shop: Shop, *words: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "words", [("--help",), ("--version",), ("which", "lenet@production"), ("which", "lenet@production", "--json")]
+    "words",
+    [
+        ("--help",),
+        ("--version",),
+        ("which", "lenet@production"),
+        ("which", "lenet@production", "--json"),
+        ("pull", "lenet@production", "--into", "{folder}"),
+    ],
 )
-def test_what_reads_no_database_imports_no_database(promoted: Shop, words: tuple[str, ...]) -> None:
+def test_what_reads_no_database_imports_no_database(promoted: Shop, words: tuple[str, ...], tmp_path: Path) -> None:
+    words = tuple(word.format(folder=tmp_path) for word in words)
     assert modules_after(promoted, *words) & (HEAVY | DATABASE | {"subprocess", "traceback"}) == set()
 
 

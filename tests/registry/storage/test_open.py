@@ -7,6 +7,8 @@ import pytest
 from modelreg.registry.errors import StorageError, UsageError
 from modelreg.registry.storage.local import LocalStorage
 from modelreg.registry.storage.open import create_storage, open_storage
+from modelreg.registry.storage.s3 import S3Storage
+from modelreg_testing.s3_server import S3Server
 
 
 def test_a_folder_is_a_store(tmp_path: Path) -> None:
@@ -22,11 +24,21 @@ def test_a_file_url_is_a_store(tmp_path: Path, host: str) -> None:
     assert open_storage(f"file://{tmp_path}/my store").url == str(tmp_path / "my store")
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/prefix", "s3://"])
-def test_s3_is_not_supported_yet(url: str) -> None:
-    for use in (open_storage, create_storage):
-        with pytest.raises(UsageError, match="S3 stores are not supported yet"):
-            use(url)
+@pytest.mark.slow
+def test_an_s3_url_is_a_store(s3_server: S3Server) -> None:
+    url = str(s3_server.location())
+    made = create_storage(url)
+    assert isinstance(made, S3Storage)
+    assert made.url == url
+    assert open_storage(url).url == url
+    with pytest.raises(StorageError, match=r"a store at .* already"):
+        create_storage(url)
+
+
+def test_where_no_store_is_in_a_bucket_none_is_opened(s3_server: S3Server) -> None:
+    with pytest.raises(StorageError, match="no store") as caught:
+        open_storage(str(s3_server.location()))
+    assert "init" in caught.value.hint()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import canonical_json, sha256_hex
 from modelreg.registry.errors import BusyError, IntegrityError, NotFoundError, SourceError, StorageError
 from modelreg.registry.pointers import Pointer, next_pointer
-from modelreg.registry.storage.interface import BlobInfo, Progress, Storage, no_progress
+from modelreg.registry.storage.interface import BlobInfo, News, Progress, Storage, no_progress
 from modelreg.registry.storage.rules import (
     MANIFEST_NAME,
     check_channel,
@@ -176,6 +176,10 @@ class MemoryStorage:
         if data is None:
             return None
         return parse_channel_pointer(data, model=model, channel=channel, where=f"{model}@{channel}")
+
+    def poll_pointer(self, model: str, channel: str, *, mark: str) -> News | None:
+        pointer = self.read_pointer(model, channel)
+        return None if pointer is None or pointer.txn == mark else News(pointer=pointer, mark=pointer.txn)
 
     def swap_pointer(self, new: Pointer, *, expected: Pointer | None) -> None:
         check_swap(new, expected=expected)

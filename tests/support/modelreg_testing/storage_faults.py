@@ -18,6 +18,10 @@ from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.storage.local import LocalStorage
+from modelreg.registry.storage.rules import manifest_files
+from modelreg.registry.storage.s3 import S3Storage
+from modelreg.registry.storage.s3_limits import S3Limits
+from modelreg_testing.s3_server import LIMITS, S3Server, reopened
 from modelreg_testing.storage import MemoryStorage
 
 STEP_ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EMFILE)
@@ -160,6 +164,56 @@ class MemoryKind:
     def damage_history(self, storage: Storage, pointer: Pointer, data: bytes) -> None:
         assert isinstance(storage, MemoryStorage)
         storage.made_channel(pointer.model, pointer.channel).history[pointer.generation] = data
+
+
+class S3Kind:
+    """A store on a real server; `limits` decide what goes in parts."""
+
+    def __init__(self, server: S3Server, *, limits: S3Limits | None = None) -> None:
+        self._server = server
+        self._limits = limits or LIMITS
+
+    def make(self, folder: Path) -> Storage:
+        return self._server.make_store(limits=self._limits)
+
+    def die_before_pointer(self, storage: Storage, new: Pointer, *, expected: Pointer | None) -> None:
+        assert isinstance(storage, S3Storage)
+
+        def stop(_number: int, operation: str, key: str) -> None:
+            if operation == "put_object" and key.endswith("/pointer.json"):
+                raise Stopped
+
+        try:
+            reopened(storage, on_step=stop).swap_pointer(new, expected=expected)
+        except Stopped:
+            return
+        raise AssertionError("the writer should have died")
+
+    def damage_blob(self, storage: Storage, digest: str, data: bytes) -> None:
+        self._put(storage, f"blobs/sha256/{digest[:2]}/{digest}", data)
+
+    def damage_release(self, storage: Storage, release: str, path: str, data: bytes | None) -> None:
+        key = f"releases/{release}/manifest.json"
+        if path != "manifest.json":
+            (file,) = (f for f in manifest_files(storage.read_manifest(release), where="here") if f.path == path)
+            key = f"blobs/sha256/{file.digest[:2]}/{file.digest}"
+        self._put(storage, key, data)
+
+    def damage_pointer(self, storage: Storage, model: str, channel: str, data: bytes) -> None:
+        self._put(storage, f"channels/{model}/{channel}/pointer.json", data)
+
+    def damage_history(self, storage: Storage, pointer: Pointer, data: bytes) -> None:
+        folder = f"channels/{pointer.model}/{pointer.channel}/history"
+        self._put(storage, f"{folder}/{pointer.generation:012d}.json", data)
+
+    def _put(self, storage: Storage, path: str, data: bytes | None) -> None:
+        assert isinstance(storage, S3Storage)
+        where = {"Bucket": storage.location.bucket, "Key": storage.location.key(path)}
+        client = self._server.boto
+        if data is None:
+            client.delete_object(**where)
+        else:
+            client.put_object(**where, Body=data)
 
 
 def overwrite(path: Path, data: bytes | None) -> None:

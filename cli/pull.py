@@ -1,0 +1,172 @@
+"""`modelreg pull`: bring what a channel serves to this host, and follow it. Reads the store alone."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from modelreg.cli.context import Invocation
+from modelreg.cli.options import list_option, make_command, positive_number, read_reference, read_words
+from modelreg.cli.render import print_document, print_line, print_note, print_warning, short, size
+from modelreg.registry.references import ModelReference
+
+if TYPE_CHECKING:
+    from modelreg.registry.errors import ModelregError
+    from modelreg.registry.storage.interface import Storage
+    from modelreg.registry.words import Json
+    from modelreg.runtime.pull import PullFolder
+    from modelreg.runtime.pull_request import Pulled, PullRequest
+
+
+@make_command(
+    "pull",
+    help_line="Bring what a channel serves to this host.",
+    examples="""
+    modelreg pull lenet@production --into /srv/lenet
+    modelreg pull lenet@production --into /srv/lenet --store s3://bucket/prefix --watch
+    """,
+)
+@click.argument("reference", type=read_reference, metavar="NAME@CHANNEL")
+@click.option("--into", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The folder to serve from.")
+@click.option("--store", metavar="URL", help="The store (default: that of the registry).")
+@click.option("--endpoint-url", metavar="URL", help="The S3 server of --store, where it is not AWS itself.")
+@list_option(
+    "--target",
+    type=read_words,
+    metavar="TARGET,…",
+    help="Bring the engines of these targets (default: of those that this host has).",
+)
+@click.option("--watch", is_flag=True, help="Go on, and bring each release that becomes active.")
+@click.option(
+    "--interval",
+    type=positive_number,
+    default="5",
+    show_default=True,
+    metavar="SECONDS",
+    help="How often --watch looks.",
+)
+@click.pass_obj
+def command(
+    invocation: Invocation,
+    *,
+    reference: ModelReference,
+    into: Path,
+    store: str | None,
+    endpoint_url: str | None,
+    target: tuple[str, ...],
+    watch: bool,
+    interval: float,
+) -> None:
+    """Bring the active release of a channel into DIR, and make it current there in one step.
+
+    DIR/current is a link to the release, DIR/pointer.json says which it is. Only what is missing is fetched, every file
+    is checked against its digest, and what was current stays so until the new release is complete. No database is
+    needed, and no right to write to the store. --watch goes on until Ctrl-C or SIGTERM, and then exits with 0.
+    """
+    if reference.channel is None:
+        raise click.UsageError(f"{reference} names no channel, write {reference.model}@CHANNEL")
+    from modelreg.registry.storage.open import locate_storage
+    from modelreg.runtime.host import describe_host
+    from modelreg.runtime.pull import PullFolder
+    from modelreg.runtime.pull_request import PullRequest
+
+    if endpoint_url is not None and store is None:
+        raise click.UsageError("--endpoint-url belongs to --store")
+    url = locate_storage(store, endpoint_url=endpoint_url) if store else invocation.find_home().store_url
+    request = PullRequest(
+        store_url=url,
+        model=reference.model,
+        channel=reference.channel,
+        wanted=target,
+        host_targets=() if target else tuple(describe_host().targets),
+    )
+    folder = PullFolder(into.absolute())
+    if watch:
+        _follow(invocation, folder, request, interval_s=interval)
+    else:
+        from modelreg.runtime.following import pull_once
+
+        with invocation.reporter().counting_bytes(f"pulling {request.name}") as progress:
+            pulled = pull_once(_Source(url), folder, request, progress=progress)
+        _Teller(as_json=invocation.as_json).pulled(pulled)
+
+
+def _follow(invocation: Invocation, folder: PullFolder, request: PullRequest, *, interval_s: float) -> None:
+    from modelreg.cli.progress import interrupted_by_signals
+    from modelreg.runtime.following import follow
+
+    with suppress(KeyboardInterrupt), interrupted_by_signals():  # being told to stop is how this ends
+        print_note(f"following {request.name}, looking every {interval_s:g} s")
+        follow(
+            _Source(request.store_url),
+            folder,
+            request,
+            told=_Teller(as_json=invocation.as_json),
+            wait=time.sleep,
+            interval_s=interval_s,
+        )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The store at a URL."""
+
+    url: str
+
+    def connect(self) -> Storage:
+        """Return the store for a look at a pointer."""
+        from modelreg.registry.storage.open import connect_storage
+
+        return connect_storage(self.url)
+
+    def open(self) -> Storage:
+        """Return the store, known to be one."""
+        from modelreg.registry.storage.open import open_storage
+
+        return open_storage(self.url)
+
+
+@dataclass(frozen=True)
+class _Teller:
+    as_json: bool
+
+    def pulled(self, pulled: Pulled) -> None:
+        """Print what is current now."""
+        if self.as_json:
+            print_document(_document(pulled))
+            return
+        pointer = pulled.pointer
+        did = "is current now" if pulled.changed else "is current already"
+        print_line(
+            f"{pointer.model}@{pointer.channel}: version {pointer.version}, generation {pointer.generation},"
+            f" release {short(pointer.release)} {did}"
+        )
+        for target, plan in pulled.plans.items():
+            print_line(f"  {target:<8} {plan}")
+        if pulled.changed:
+            print_line(f"  {size(pulled.fetched_bytes)} fetched, {size(pulled.reused_bytes)} were here")
+
+    def failed(self, error: ModelregError) -> None:
+        """Warn of what went wrong; the loop goes on."""
+        print_warning(f"{error}; what is current here stays so, trying again")
+
+
+def _document(pulled: Pulled) -> Json:
+    pointer = pulled.pointer
+    return {
+        "model": pointer.model,
+        "channel": pointer.channel,
+        "version": pointer.version,
+        "generation": pointer.generation,
+        "release": pointer.release,
+        "path": str(pulled.path),
+        "plans": {target: str(plan) for target, plan in pulled.plans.items()},
+        "fetched_bytes": pulled.fetched_bytes,
+        "reused_bytes": pulled.reused_bytes,
+        "changed": pulled.changed,
+    }

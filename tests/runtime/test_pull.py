@@ -1,0 +1,464 @@
+"""Bringing releases to a folder that somebody serves from: whole or not at all, from any store, after any crash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from modelreg.registry.contents import StoredFile
+from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError, StorageError, UsageError
+from modelreg.registry.manifest import make_manifest
+from modelreg.registry.pointers import Pointer
+from modelreg.registry.storage import s3_client
+from modelreg.registry.storage.interface import Storage
+from modelreg.registry.storage.local import LocalStorage
+from modelreg.registry.storage.s3 import S3Storage
+from modelreg.registry.words import Precision
+from modelreg.runtime.following import follow, next_wait_s, pull_once
+from modelreg.runtime.pull import PullFolder
+from modelreg.runtime.pull_request import Pulled, PullRequest, choose_engines
+from modelreg_testing.records import TRT, make_engine, make_version
+from modelreg_testing.s3_server import LIMITS, READER, S3Server, reopened
+from modelreg_testing.storage import MemoryStorage, pointer_after, stored_files
+from modelreg_testing.storage_faults import counting_ops, failing_ops, in_child, killing_ops, overwrite
+
+REQUEST = PullRequest(store_url="here", model="lenet", channel="production", host_targets=("sm_90", "cpu"))
+
+
+def released(storage: Storage, word: str, *, shared: bytes = b"weights " * 999) -> str:
+    """Publish a release for two targets whose CPU engine has a file that all releases share."""
+    made = make_manifest(
+        make_version(), {"cpu": make_engine(1), "sm_90": make_engine(2, Precision.FP16, target="sm_90", toolchain=TRT)}
+    )
+    engines = []
+    for engine in made.engines:
+        content = {f"{engine.target}/plan": f"plan {word} {engine.target}".encode()}
+        if engine.target == "cpu":
+            content["cpu/data/weights"] = shared
+        engines.append(replace(engine, files=stored_files(storage, content)))
+    manifest = replace(made, engines=tuple(engines))
+    return storage.publish_release(manifest.to_bytes(), manifest.files)
+
+
+def activate(storage: Storage, word: str) -> Pointer:
+    """Publish a release and make it active."""
+    current = storage.read_pointer("lenet", "production")
+    new = pointer_after(current, release=released(storage, word))
+    storage.swap_pointer(new, expected=current)
+    return new
+
+
+@dataclass(frozen=True)
+class From:
+    """A source that is always there."""
+
+    storage: Storage
+
+    def connect(self) -> Storage:
+        return self.storage
+
+    def open(self) -> Storage:
+        return self.storage
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "s3":
+        server: S3Server = request.getfixturevalue("s3_server")
+        return server.make_store()
+    return MemoryStorage() if request.param == "memory" else LocalStorage.create(tmp_path / "store")
+
+
+@pytest.fixture
+def local(in_memory: Path) -> LocalStorage:
+    return LocalStorage.create(in_memory / "store")
+
+
+def pull(storage: Storage, root: Path, request: PullRequest = REQUEST) -> Pulled:
+    return pull_once(From(storage), PullFolder(root), request)
+
+
+def check_folder(root: Path) -> int:
+    """Read a folder as a server does, check every file of what is current, and return its generation; 0: nothing."""
+    if not (root / "pointer.json").exists():
+        return 0
+    pointer = json.loads((root / "pointer.json").read_bytes())
+    linked = {(root / "current").readlink().name} if (root / "current").is_symlink() else set()
+    for release in {pointer["release"], *linked}:
+        folder = root / "releases" / release
+        document = (folder / "manifest.json").read_bytes()
+        assert hashlib.sha256(document).hexdigest() == release
+        for engine in json.loads(document)["engines"]:
+            for file in engine["files"]:
+                assert hashlib.sha256((folder / file["path"]).read_bytes()).hexdigest() == file["sha256"]
+    return int(pointer["generation"])
+
+
+# -- what comes --------------------------------------------------------------------------------------------
+def test_what_is_active_comes_whole_and_is_current(storage: Storage, tmp_path: Path) -> None:
+    pointer = activate(storage, "one")
+    done: list[int] = []
+    pulled = pull_once(From(storage), PullFolder(tmp_path / "into"), REQUEST, progress=done.append)
+    assert (pulled.pointer, pulled.changed, pulled.reused_bytes) == (pointer, True, 0)
+    assert pulled.fetched_bytes == sum(done) > 8000
+    assert (tmp_path / "into" / "current" / "cpu" / "plan").read_bytes() == b"plan one cpu"
+    assert pulled.plans["sm_90"].read_bytes() == b"plan one sm_90"
+    assert check_folder(tmp_path / "into") == 1
+
+
+def test_what_is_here_is_not_fetched_again(storage: Storage, tmp_path: Path) -> None:
+    activate(storage, "one")
+    first = pull(storage, tmp_path / "into")
+    again = pull(storage, tmp_path / "into")
+    assert (again.changed, again.fetched_bytes, again.plans) == (False, 0, first.plans)
+    activate(storage, "two")
+    second = pull(storage, tmp_path / "into")
+    assert second.reused_bytes == len(b"weights " * 999)
+    assert second.fetched_bytes == len(b"plan two cpu") + len(b"plan two sm_90")
+    assert check_folder(tmp_path / "into") == 2
+
+
+def test_a_look_at_a_store_in_s3_that_has_no_news_is_one_small_request(s3_server: S3Server, tmp_path: Path) -> None:
+    store = s3_server.make_store()
+    activate(store, "one")
+    sent: list[str] = []
+
+    class Counted(From):
+        def connect(self) -> Storage:
+            return S3Storage.connect(store.location, limits=LIMITS, on_step=lambda *step: sent.append(step[1]))
+
+    folder = PullFolder(tmp_path / "into")
+    assert pull_once(Counted(store), folder, REQUEST).changed
+    sent.clear()
+    assert not pull_once(Counted(store), folder, REQUEST).changed
+    assert sent == ["get_object"]
+
+
+def test_a_serving_host_needs_no_right_to_write(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = s3_server.make_store()
+    pointer = activate(store, "one")
+    monkeypatch.setattr(s3_client, "_clients", type(s3_client._clients)())
+    for name, value in READER.items():
+        monkeypatch.setenv(name, value)
+    reading = reopened(store)
+    assert pull(reading, tmp_path / "into").changed
+    assert check_folder(tmp_path / "into") == 1
+    for use in (reading.require_writable, lambda: reading.put_bytes(b"x")):
+        with pytest.raises(StorageError, match="AccessDenied") as caught:
+            use()
+        assert "access" in caught.value.hint()
+    with pytest.raises(StorageError, match="AccessDenied"):
+        reading.swap_pointer(pointer_after(pointer, release=pointer.release), expected=pointer)
+    assert reading.complete_reserved("lenet", "production") == pointer
+
+
+def test_only_the_targets_of_this_host_come_unless_others_are_named(storage: Storage, tmp_path: Path) -> None:
+    activate(storage, "one")
+    cpu = replace(REQUEST, host_targets=("cpu",))
+    assert list(pull(storage, tmp_path / "into", cpu).plans) == ["cpu"]
+    assert not (tmp_path / "into" / "current" / "sm_90").exists()
+    named = replace(cpu, wanted=("sm_90",))
+    assert list(pull(storage, tmp_path / "into", named).plans) == ["sm_90"]
+    assert check_folder(tmp_path / "into") == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "host", "said"),
+    [(("sm_75",), (), "no engine for sm_75"), ((), ("sm_75", "vax"), "this host has sm_75, vax")],
+)
+def test_a_release_without_an_engine_for_what_is_wanted_is_told(
+    local: LocalStorage, tmp_path: Path, wanted: tuple[str, ...], host: tuple[str, ...], said: str
+) -> None:
+    activate(local, "one")
+    with pytest.raises(NotFoundError, match=said) as caught:
+        pull(local, tmp_path / "into", replace(REQUEST, wanted=wanted, host_targets=host))
+    assert caught.value.hint()
+    assert not (tmp_path / "into" / "current").exists()
+
+
+def test_a_release_without_engines_serves_nothing() -> None:
+    with pytest.raises(NotFoundError, match="serves nothing"):
+        choose_engines(make_manifest(make_version(), {}), REQUEST)
+
+
+def test_a_channel_without_a_release_is_told(storage: Storage, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="lenet@production"):
+        pull(storage, tmp_path / "into")
+
+
+def test_the_release_before_stays_and_older_ones_go(local: LocalStorage, tmp_path: Path) -> None:
+    for word in ("one", "two", "three"):
+        activate(local, word)
+        pull(local, tmp_path / "into")
+    kept = {path.name for path in (tmp_path / "into" / "releases").iterdir()}
+    assert len(kept) == 2
+    assert {local.read_history("lenet", "production", g).release for g in (2, 3)} == kept
+
+
+# -- what is refused ---------------------------------------------------------------------------------------
+def test_a_channel_never_goes_back_unless_a_person_says_so(local: LocalStorage, tmp_path: Path) -> None:
+    first = activate(local, "one")
+    activate(local, "two")
+    root = tmp_path / "into"
+    pull(local, root)
+    folder = PullFolder(root)
+    with pytest.raises(IntegrityError, match="generation 1") as caught:
+        folder.pull(local, REQUEST, first)
+    assert check_folder(root) == 2
+    assert "Remove" in caught.value.hint()
+    (root / "pointer.json").unlink()
+    assert folder.pull(local, REQUEST, first).changed
+    assert check_folder(root) == 1
+
+
+def test_a_folder_holds_one_channel(local: LocalStorage, tmp_path: Path) -> None:
+    activate(local, "one")
+    pull(local, tmp_path / "into")
+    other = pointer_after(None, release=released(local, "x"), channel="staging")
+    local.swap_pointer(other, expected=None)
+    with pytest.raises(UsageError, match="holds lenet@production"):
+        pull(local, tmp_path / "into", replace(REQUEST, channel="staging"))
+
+
+def test_what_arrives_damaged_is_never_current(local: LocalStorage, tmp_path: Path) -> None:
+    activate(local, "one")
+    pull(local, tmp_path / "into")
+    new = activate(local, "two")
+    digest = hashlib.sha256(b"plan two cpu").hexdigest()
+    overwrite(local.root / "blobs" / "sha256" / digest[:2] / digest, b"plan two cpU")
+    with pytest.raises(IntegrityError, match=digest):
+        pull(local, tmp_path / "into")
+    assert check_folder(tmp_path / "into") == new.generation - 1
+    assert list((tmp_path / "into" / "tmp").iterdir()) == []
+
+
+def test_a_blob_of_another_size_than_the_manifest_says_is_refused(local: LocalStorage, tmp_path: Path) -> None:
+    pointer = activate(local, "one")
+
+    class Lying(From):
+        def open(self) -> Storage:
+            lying = LocalStorage(local.root)
+            lying.fetch_blob = lambda _digest, destination, **_: destination.write_bytes(b"?")  # type: ignore[method-assign]
+            return lying
+
+    with pytest.raises(IntegrityError, match="manifest says"):
+        pull_once(Lying(local), PullFolder(tmp_path / "into"), REQUEST)
+    assert pointer.generation == 1
+    assert check_folder(tmp_path / "into") == 0
+
+
+# -- what is here is damaged -------------------------------------------------------------------------------
+@pytest.mark.parametrize("data", [b"", b"plan one cpX", None], ids=["cut", "changed", "gone"])
+def test_a_damaged_file_is_mended_when_something_is_pulled(
+    local: LocalStorage, tmp_path: Path, data: bytes | None
+) -> None:
+    activate(local, "one")
+    root = tmp_path / "into"
+    pulled = pull(local, root)
+    overwrite(pulled.plans["cpu"], data)
+    (root / "state.json").unlink()
+    assert pull(local, root).changed
+    assert check_folder(root) == 1
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda root: overwrite(root / "current" / "cpu" / "plan", b""),
+        lambda root: overwrite(root / "current" / "manifest.json", b"{}"),
+        lambda root: (root / "current").unlink(),
+        lambda root: ((root / "current").unlink(), (root / "current").symlink_to("releases")),
+        lambda root: (root / "state.json").write_text("{}"),
+        lambda root: (root / "state.json").write_text("nonsense"),
+        lambda root: shutil.rmtree(root / "releases"),
+    ],
+)
+def test_what_is_no_longer_complete_is_looked_at_again(
+    local: LocalStorage, tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
+    activate(local, "one")
+    root = tmp_path / "into"
+    pull(local, root)
+    spoil(root)
+    pull(local, root)
+    assert check_folder(root) == 1
+    assert not pull(local, root).changed
+
+
+def test_a_damaged_pointer_here_is_named_with_what_to_do(local: LocalStorage, tmp_path: Path) -> None:
+    activate(local, "one")
+    pull(local, tmp_path / "into")
+    (tmp_path / "into" / "pointer.json").write_text("{}")
+    with pytest.raises(IntegrityError, match=r"pointer\.json") as caught:
+        pull(local, tmp_path / "into")
+    assert "Remove" in caught.value.hint()
+
+
+def test_a_shared_file_that_was_damaged_here_is_fetched(local: LocalStorage, tmp_path: Path) -> None:
+    activate(local, "one")
+    pulled = pull(local, tmp_path / "into")
+    overwrite(pulled.path / "cpu" / "data" / "weights", b"weights?" * 999)
+    activate(local, "two")
+    assert pull(local, tmp_path / "into").reused_bytes == 0
+    assert check_folder(tmp_path / "into") == 2
+
+
+# -- crashes -----------------------------------------------------------------------------------------------
+def steps_of_pull(local: LocalStorage, root: Path) -> int:
+    ops, steps = counting_ops()
+    pull_once(From(local), PullFolder(root, ops=ops), REQUEST)
+    return len(steps)
+
+
+def test_a_kill_at_any_step_leaves_the_old_or_the_new_release_current(local: LocalStorage, in_memory: Path) -> None:
+    activate(local, "one")
+    root = in_memory / "into"
+    pull(local, root)
+    activate(local, "two")
+    shutil.copytree(root, in_memory / "counted", symlinks=True)
+    steps = steps_of_pull(local, in_memory / "counted")
+    seen = set()
+    for at in range(1, steps + 1):
+        copy = Path(shutil.copytree(root, in_memory / f"killed-{at}", symlinks=True))
+
+        def die(copy: Path = copy, at: int = at) -> None:
+            pull_once(From(local), PullFolder(copy, ops=killing_ops(at)), REQUEST)
+
+        assert in_child(die) == -signal.SIGKILL
+        seen.add(check_folder(copy))
+        pull(local, copy)
+        assert check_folder(copy) == 2
+        assert list((copy / "tmp").iterdir()) == []
+        shutil.rmtree(copy)
+    assert seen == {1, 2}
+
+
+def test_an_error_at_any_step_is_told_and_the_next_pull_goes_on(local: LocalStorage, in_memory: Path) -> None:
+    activate(local, "one")
+    steps = steps_of_pull(local, in_memory / "counted")
+    for at in range(1, steps + 1):
+        root = in_memory / f"failed-{at}"
+        with suppress(StorageError):  # what comes after the switch fails nobody
+            pull_once(From(local), PullFolder(root, ops=failing_ops(at, 28)), REQUEST)
+        assert check_folder(root) in (0, 1)
+        pull(local, root)
+        assert check_folder(root) == 1
+        shutil.rmtree(root)
+
+
+# -- following ---------------------------------------------------------------------------------------------
+class StopError(Exception):
+    """The end of a test's patience."""
+
+
+@dataclass
+class Listener:
+    generations: list[int] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+
+    def pulled(self, pulled: Pulled) -> None:
+        self.generations.append(pulled.pointer.generation)
+
+    def failed(self, error: ModelregError) -> None:
+        self.errors.append(str(error))
+
+
+class Flaky(From):
+    """A source that is away from time to time."""
+
+    is_away = False
+
+    def connect(self) -> Storage:
+        if Flaky.is_away:
+            raise StorageError("away")
+        return self.storage
+
+
+def run(local: LocalStorage, root: Path, script: list[Callable[[], object]]) -> Listener:
+    """Follow while `script` happens, one thing in each wait."""
+    listener, left = Listener(), list(script)
+
+    def wait(seconds: float) -> None:
+        listener.waits.append(seconds)
+        if not left:
+            raise StopError
+        left.pop(0)()
+
+    with pytest.raises(StopError):
+        follow(Flaky(local), PullFolder(root), REQUEST, told=listener, wait=wait, interval_s=5)
+    return listener
+
+
+def test_following_brings_each_release_once_and_outlives_a_store_that_is_away(
+    local: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Flaky, "is_away", False)
+    activate(local, "one")
+    root = tmp_path / "into"
+
+    def away() -> None:
+        Flaky.is_away = True
+
+    def back() -> None:
+        assert check_folder(root) == 2
+        Flaky.is_away = False
+        activate(local, "three")
+
+    def nothing() -> None:
+        pass
+
+    heard = run(local, root, [nothing, lambda: activate(local, "two"), away, nothing, nothing, back, nothing])
+    assert heard.generations == [1, 2, 3]
+    assert heard.errors == ["away"]
+    assert max(heard.waits) > 15 > heard.waits[-1]
+    assert check_folder(root) == 3
+
+
+def test_following_waits_for_a_channel_that_is_not_there_yet(local: LocalStorage, tmp_path: Path) -> None:
+    heard = run(local, tmp_path / "into", [lambda: activate(local, "one")])
+    assert (len(heard.errors), heard.generations) == (1, [1])
+
+
+def test_following_ends_at_a_mistake_that_no_waiting_mends(local: LocalStorage, tmp_path: Path) -> None:
+    def never(_seconds: float) -> NoReturn:
+        raise AssertionError("it waited")
+
+    activate(local, "one")
+    pull(local, tmp_path / "into")
+    other = replace(REQUEST, channel="staging")
+    local.swap_pointer(pointer_after(None, release=released(local, "x"), channel="staging"), expected=None)
+    with pytest.raises(UsageError):
+        follow(From(local), PullFolder(tmp_path / "into"), other, told=Listener(), wait=never, interval_s=1)
+
+
+def test_waits_differ_and_grow_to_a_minute() -> None:
+    usual = {next_wait_s(5, failures=0) for _ in range(50)}
+    assert len(usual) > 1
+    assert 4 <= min(usual) <= max(usual) <= 6
+    assert 48 <= next_wait_s(5, failures=99) <= 72
+    assert 240 <= next_wait_s(300, failures=99) <= 360
+
+
+def test_a_file_of_a_release_cannot_leave_its_folder(local: LocalStorage, tmp_path: Path) -> None:
+    made = make_manifest(make_version(), {"cpu": make_engine(1)})
+    engine = replace(made.engines[0], files=(StoredFile(path="../../out", digest="0" * 64, size_bytes=1),))
+    document = replace(made, engines=(engine,)).to_bytes()
+    release = hashlib.sha256(document).hexdigest()
+    (local.root / "releases" / release).mkdir()
+    (local.root / "releases" / release / "manifest.json").write_bytes(document)
+    pointer = pointer_after(None, release=release)
+    local.swap_pointer(pointer, expected=None)
+    with pytest.raises(IntegrityError, match="relative path"):
+        pull(local, tmp_path / "into")
