@@ -165,3 +165,26 @@ def test_a_recorded_tensorrt_header_states_version_and_size() -> None:
         parse_plan_header(RECORDED_86, size_bytes=22_235, where="p")
     with pytest.raises(IntegrityError, match="p is damaged: its header says 22236 bytes, the file has 22237"):
         parse_plan_header(RECORDED_86, size_bytes=22_237, where="p")
+
+
+RECORDED_ON_AN_H200 = {
+    ("lenet fp32", 737044): "66747274000000000100000000000000143f0b00000000000806000c00000000"
+    "4e474e45000000003800000000000000d83e0b00000000007074727400000000",
+    ("resnet18 fp32", 68058516): "66747274000000000100000000000000947d0e04000000000806000c00000000"
+    "4e474e45000000003800000000000000587d0e04000000007074727400000000",
+    ("lenet fp16", 579188): "6674727400000000010000000000000074d60800000000000806000c00000000"
+    "4e474e4500000000380000000000000031d60800000000007074727400000000",
+    ("resnet18 fp16", 24740084): "66747274000000000100000000000000f4807901000000000806000c00000000"
+    "4e474e45000000003800000000000000b5807901000000007074727400000000",
+    ("lenet int8", 494276): "66747274000000000100000000000000c48a0700000000000806000c00000000"
+    "4e474e45000000003800000000000000828a0700000000007074727400000000",
+}
+"""The first 64 bytes of plans that TensorRT 8.6.0 built in the GPU run, by name and size of the whole plan."""
+
+
+@pytest.mark.parametrize(("plan", "head"), RECORDED_ON_AN_H200.items(), ids=lambda value: value[0])
+def test_every_plan_of_the_gpu_run_states_its_version_and_its_size(plan: tuple[str, int], head: str) -> None:
+    name, size_bytes = plan
+    assert parse_plan_header(bytes.fromhex(head), size_bytes=size_bytes, where=name).version == "8.6.0.12"
+    with pytest.raises(IntegrityError, match="is truncated"):
+        parse_plan_header(bytes.fromhex(head), size_bytes=size_bytes - 1, where=name)
