@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modelreg.builders.asked_precision import require_precision
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.interface import BuildRequest, OnProgress
 from modelreg.builders.materials import CellFiles, golden_inputs
 from modelreg.builders.planning import CellPlan, CellRequest, PreparedCell, find_existing, plan_cells, prepare_cell
-from modelreg.builders.precision import require_precision
 from modelreg.builders.variants import VariantWorker
 from modelreg.registry import engines
 from modelreg.registry.blobs import record_blob

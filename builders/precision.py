@@ -1,4 +1,4 @@
-"""From the intent `--precision` to what a backend is really told, as one table; and whether it came true.
+"""From the intent `--precision` to what a backend is really told, as one table.
 
 Rows are per backend and version range, so that a new backend adds rows, not branches. Pure: no files, no
 libraries.
@@ -11,7 +11,7 @@ from typing import Any
 
 from modelreg.builders.trt_capabilities import has, version_numbers
 from modelreg.builders.variant_settings import BF16_SETTINGS, CPU_INT8, FP16_SETTINGS, TENSORRT_INT8
-from modelreg.registry.errors import CellRefusedError, PrecisionError
+from modelreg.registry.errors import CellRefusedError
 from modelreg.registry.words import Backend, Json, Precision
 
 
@@ -300,32 +300,3 @@ def offered(backend: Backend, version: str) -> list[str]:
 def _rows(backend: Backend, version: str) -> list[_Row]:
     numbers = version_numbers(version)
     return [row for row in _ROWS if row.backend is backend and row.first <= numbers < row.before]
-
-
-def require_precision(realised: Json, *, asked: Precision) -> None:
-    """
-    Refuse a plan that did not become what was asked.
-
-    Raises:
-        PrecisionError: Names the nodes that stayed in a higher precision.
-    """
-    stayed = realised.get("stayed", [])
-    if stayed:
-        shown = ", ".join(str(node) for node in stayed[:5]) + (", ..." if len(stayed) > 5 else "")
-        raise PrecisionError(
-            f"{asked} was asked, but {len(stayed)} of {realised.get('eligible')} nodes stayed in FP32: {shown}",
-            hint="Exclude them by --nodes_to_exclude if they shall stay, or choose another precision.",
-        )
-    unwanted = realised.get("unwanted")
-    if unwanted:
-        raise PrecisionError(f"nodes that were excluded became {asked} all the same: {', '.join(map(str, unwanted))}")
-    if asked not in (Precision.FP32, Precision.BEST) and not realised.get("converted"):
-        raise PrecisionError(
-            f"{asked} was asked, but no node became {asked}: {realised.get('note') or 'nothing was eligible'}",
-            hint="Build fp32 instead, or exclude fewer nodes.",
-        )
-    if asked in (Precision.FP16, Precision.BF16) and realised.get("storage") != str(asked):
-        raise PrecisionError(
-            f"{asked} was asked, but the optimised graph stores its weights in FP32",
-            hint="Build with optimisation level `extended` or lower: `all` folds the casts of weights.",
-        )

@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import helper
 
+from modelreg.builders.asked_precision import require_precision
 from modelreg.builders.inspected import read_inspected
-from modelreg.builders.precision import require_precision
 from modelreg.registry.errors import PrecisionError
 from modelreg.registry.words import Precision
 from modelreg_testing.onnx_models import make_model, save, value, weight

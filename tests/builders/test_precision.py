@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from modelreg.builders.precision import offered, require_precision, translate
+from modelreg.builders.precision import offered, translate
 from modelreg.builders.trt_capabilities import version_numbers
-from modelreg.registry.errors import BuildError, CellRefusedError, PrecisionError
+from modelreg.registry.errors import BuildError, CellRefusedError
 from modelreg.registry.words import Backend, Precision
 
 ORT, RTX = Backend.ONNXRUNTIME, Backend.TENSORRT_RTX
+
+
 FP16, BF16 = Precision.FP16, Precision.BF16
 
 
@@ -115,33 +117,6 @@ def test_a_version_that_is_too_old_is_refused() -> None:
 )
 def test_versions_compare_by_their_numbers(text: str, numbers: tuple[int, ...]) -> None:
     assert version_numbers(text) == numbers
-
-
-def test_nodes_that_stayed_are_named() -> None:
-    realised = {"stayed": [f"conv{i} (Conv)" for i in range(7)], "eligible": 9, "converted": 2}
-    with pytest.raises(PrecisionError, match=r"7 of 9 nodes stayed in FP32: conv0 \(Conv\), .*, \.\.\."):
-        require_precision(realised, asked=Precision.INT8)
-
-
-def test_nodes_that_should_have_stayed_are_named() -> None:
-    with pytest.raises(PrecisionError, match=r"excluded became int8 all the same: conv1 \(QLinearConv\)"):
-        require_precision({"stayed": [], "converted": 2, "unwanted": ["conv1 (QLinearConv)"]}, asked=Precision.INT8)
-
-
-def test_a_build_that_converted_nothing_failed() -> None:
-    with pytest.raises(PrecisionError, match="no node became int8: nothing was eligible"):
-        require_precision({"stayed": [], "converted": 0}, asked=Precision.INT8)
-
-
-@pytest.mark.parametrize("asked", [FP16, BF16])
-def test_half_precision_stored_in_fp32_failed(asked: Precision) -> None:
-    with pytest.raises(PrecisionError, match=f"{asked} was asked, but .* stores its weights in FP32"):
-        require_precision({"stayed": [], "converted": 3, "storage": "fp32"}, asked=asked)
-
-
-def test_what_came_true_passes() -> None:
-    require_precision({"stayed": [], "converted": 3, "storage": "fp16"}, asked=Precision.FP16)
-    require_precision({"stayed": [], "converted": 0, "storage": "fp32"}, asked=Precision.FP32)
 
 
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16, Precision.INT8, Precision.FP8])

@@ -1,0 +1,35 @@
+"""Whether a plan became what was asked: read back after every build, and no warning but a failure. Pure."""
+
+from __future__ import annotations
+
+from modelreg.registry.errors import PrecisionError
+from modelreg.registry.words import Json, Precision
+
+
+def require_precision(realised: Json, *, asked: Precision) -> None:
+    """
+    Refuse a plan that did not become what was asked.
+
+    Raises:
+        PrecisionError: Names the nodes that stayed in a higher precision.
+    """
+    stayed = realised.get("stayed", [])
+    if stayed:
+        shown = ", ".join(str(node) for node in stayed[:5]) + (", ..." if len(stayed) > 5 else "")
+        raise PrecisionError(
+            f"{asked} was asked, but {len(stayed)} of {realised.get('eligible')} nodes stayed in FP32: {shown}",
+            hint="Exclude them by --nodes_to_exclude if they shall stay, or choose another precision.",
+        )
+    unwanted = realised.get("unwanted")
+    if unwanted:
+        raise PrecisionError(f"nodes that were excluded became {asked} all the same: {', '.join(map(str, unwanted))}")
+    if asked not in (Precision.FP32, Precision.BEST) and not realised.get("converted"):
+        raise PrecisionError(
+            f"{asked} was asked, but no node became {asked}: {realised.get('note') or 'nothing was eligible'}",
+            hint="Build fp32 instead, or exclude fewer nodes.",
+        )
+    if asked in (Precision.FP16, Precision.BF16) and realised.get("storage") != str(asked):
+        raise PrecisionError(
+            f"{asked} was asked, but the optimised graph stores its weights in FP32",
+            hint="Build with optimisation level `extended` or lower: `all` folds the casts of weights.",
+        )
