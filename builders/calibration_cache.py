@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _SCHEMA = 1
 _KEYS = ("schema", "onnx", "calibration_set", "tensorrt", "method")
 _METHODS = ("entropy", "minmax")
+_MAX_BYTES = 64 << 20
+"""Of a cache: a line for each tensor makes a few hundred kilobytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +106,12 @@ class CalibrationCache:
 
 def _read_ranges(file: Path, binding: Json) -> str:
     try:
+        if file.stat().st_size > _MAX_BYTES:
+            raise ValueError("too large")
         found = json.loads(file.read_text())
         stated = {key: found[key] for key in _KEYS}
         ranges = str(found["ranges"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise IntegrityError(
             f"{file} is no calibration cache of modelreg",
             hint="Give a new file; TensorRT's own caches do not say what they were made from.",

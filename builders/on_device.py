@@ -20,7 +20,7 @@ from modelreg.builders.interface import (
 )
 from modelreg.builders.profiles import resolve_profiles
 from modelreg.builders.trt_calibrator import PREFIX
-from modelreg.builders.trt_options import require_options
+from modelreg.builders.trt_options import require_options, require_places
 from modelreg.registry.contents import Signature
 from modelreg.registry.digests import file_digest
 from modelreg.registry.errors import BuildError
@@ -40,6 +40,7 @@ class TensorRTBuilder:
     def recipe_part(self, options: BuildOptions, signature: Signature, toolchain: ToolchainSpec) -> BackendPart:
         """Return profiles and settings; refuse what this version has not."""
         require_options(options.tensorrt, backend=toolchain.backend, version=toolchain.version)
+        require_places(options.tensorrt)
         body = {
             "profiles": resolve_profiles(options.profiles, signature),
             "profiling_verbosity": "DETAILED",
@@ -57,9 +58,10 @@ class TensorRTBuilder:
 
     def build(self, toolchain: ToolchainSpec, request: BuildRequest, on_progress: OnProgress) -> BuildResult:
         """Build, save, load again, inspect and run one plan in a child process on the GPU."""
+        plugins = _copy_plugins(request)
         cache = CalibrationCache.open(request, toolchain)
         timing_cache = request.folder.parent / "timing.cache"
-        body = {**_make_body(toolchain, request), **_timing_caches(request, timing_cache)}
+        body = {**_make_body(toolchain, request, plugins), **_timing_caches(request, timing_cache)}
         body["calibrator"] = None if cache is None else cache.to_request()
         arrays = {**request.inputs, **({} if cache is None else cache.read_samples(PREFIX))}
         with Worker.start(toolchain.python, _JOBS, log_path=request.log_path) as worker:
@@ -78,7 +80,7 @@ class TensorRTBuilder:
         if cache is not None:
             cache.keep()
         return BuildResult(
-            files=(plan, *_copy_plugins(request)),
+            files=(plan, *plugins),
             checked=answer["checked"],
             build_s=answer["build_s"],
             layers=Path(body["layers"]),
@@ -87,7 +89,7 @@ class TensorRTBuilder:
         )
 
 
-def _make_body(toolchain: ToolchainSpec, request: BuildRequest) -> dict[str, Any]:
+def _make_body(toolchain: ToolchainSpec, request: BuildRequest, plugins: tuple[Path, ...]) -> dict[str, Any]:
     plan = request.folder / "model.plan"
     return {
         **request.recipe["build"],
@@ -100,7 +102,7 @@ def _make_body(toolchain: ToolchainSpec, request: BuildRequest) -> dict[str, Any
         "flags": request.flags,
         "strongly_typed": request.recipe["typing"] == "strong",
         "pins": list(request.pinned),
-        "plugins": [str(path.absolute()) for path in request.options.tensorrt.plugins],
+        "plugins": [str(path) for path in plugins],
         "keep_io_types": request.keep_io_types,
         "inputs": {spec.name: spec.dtype for spec in request.signature.inputs},
         "outputs": {spec.name: spec.dtype for spec in request.signature.outputs},
@@ -116,13 +118,18 @@ def _timing_caches(request: BuildRequest, out: Path) -> dict[str, str]:
 
 
 def _copy_plugins(request: BuildRequest) -> tuple[Path, ...]:
-    """Put the plugin libraries beside the plan, which cannot be loaded without them."""
+    """Copy the plugin libraries beside where the plan will lie; the copies are what is checked, and what is loaded."""
     copies = []
     for path, listed in zip(request.options.tensorrt.plugins, request.recipe["build"]["plugins"], strict=True):
         copy = request.folder / path.name
-        copy.write_bytes(path.read_bytes())
+        try:
+            copy.write_bytes(path.read_bytes())
+        except OSError as error:
+            raise BuildError(
+                f"the plugin library {path} cannot be read: {error.strerror}", hint="Build again."
+            ) from error
         if file_digest(copy) != listed["digest"]:
-            raise BuildError(f"the plugin library {path} was changed during the build", hint="Build again.")
+            raise BuildError(f"the plugin library {path} was changed since it was allowed", hint="Build again.")
         copies.append(copy)
     return tuple(copies)
 

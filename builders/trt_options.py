@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from modelreg.builders.trt_capabilities import has
 from modelreg.registry.digests import file_digest
 from modelreg.registry.errors import CellRefusedError, UsageError
+from modelreg.registry.regular_files import fault_of
 from modelreg.registry.words import Backend, Json
 
 POOLS = {
@@ -118,10 +120,39 @@ def digest_file(path: Path) -> str:
     Raises:
         UsageError: It cannot be read.
     """
+    fault = fault_of(path)
+    if fault:
+        raise UsageError(f"{path} is {fault}")
     try:
         return file_digest(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def require_places(options: TensorRTOptions) -> None:
+    """
+    Refuse caches that could not be read or written, and plugin libraries that would lie in each other's place.
+
+    Raises:
+        UsageError: Says which; before anything is built.
+    """
+    for spelling, path in (
+        ("--timingCacheFile", options.timing_cache),
+        ("--calibration-cache", options.calibration_cache),
+    ):
+        if path is None:
+            continue
+        fault = fault_of(path) if path.exists() or path.is_symlink() else ""
+        if not path.name or fault:
+            raise UsageError(f"{spelling} {path} is {fault or 'no file name'}")
+        if not path.absolute().parent.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+            raise UsageError(f"{spelling} {path} cannot be written there", hint="Name a file in a folder of yours.")
+    names = [path.name for path in options.plugins]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"two plugin libraries are named {name}", hint="They lie beside the plan: rename one.")
+        if not name.endswith(".so"):
+            raise UsageError(f"the plugin library {name} is not named *.so")
 
 
 _NEEDS: tuple[tuple[str, str, Callable[[TensorRTOptions], bool]], ...] = (

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
+
+from modelreg.registry.errors import StorageError
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -32,11 +35,21 @@ def fault_of(path: Path) -> str:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Put `content` in place of what was at `path`: others read the old file or the new one."""
+    """
+    Put `content` in place of what was at `path`: others read the old file or the new one.
+
+    Raises:
+        StorageError: It cannot be written, or what is there is no file.
+    """
+    fault = fault_of(path) if path.exists() else ""
+    if fault:
+        raise StorageError(f"{path} is {fault}, and is not replaced")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(content)
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()

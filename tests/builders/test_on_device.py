@@ -15,6 +15,7 @@ import modelreg_testing.recorded_tensorrt as recorded
 from modelreg.builders import on_device
 from modelreg.builders.cells import CellRequest
 from modelreg.builders.interface import BuildOptions, Cell, ToolchainSpec
+from modelreg.builders.materials import CellFiles
 from modelreg.builders.trt_options import TacticSources, TensorRTOptions
 from modelreg.registry.errors import BuildError, CellRefusedError, IntegrityError, PrecisionError
 from modelreg.registry.records import EngineRecord, VersionRecord
@@ -115,7 +116,28 @@ def test_plugin_libraries_travel_with_the_plan(workshop: Workshop, version: Vers
     engine = workshop.fill(request(version, Precision.FP32, tensorrt=TensorRTOptions(plugins=(library,)))).engine
     assert [file.path for file in engine.files] == ["model.plan", "libswish.so"]
     assert engine.recipe["build"]["plugins"][0]["digest"] == hashlib.sha256(b"code").hexdigest()
-    assert asked(workshop, engine)["plugins"] == [str(library)]
+    (loaded,) = asked(workshop, engine)["plugins"]
+    assert loaded != str(library)  # a copy, whose digest was checked: the user's file may change
+    assert loaded.endswith("/plan/libswish.so")
+
+
+def test_a_plugin_library_that_was_changed_is_never_loaded(
+    workshop: Workshop, version: VersionRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "libswish.so"
+    library.write_bytes(b"code")
+    prepared = request(version, Precision.FP32, tensorrt=TensorRTOptions(plugins=(library,)))
+    make_folders = CellFiles.create
+
+    def change(folder: Path) -> CellFiles:
+        library.write_bytes(b"evil")  # between the check and the build
+        return make_folders(folder)
+
+    monkeypatch.setattr(CellFiles, "create", change)
+    with pytest.raises(BuildError, match="was changed since it was allowed"):
+        workshop.fill(prepared)
+    (failed,) = workshop.engines(version)
+    assert '"plugins"' not in workshop.log_of(failed)  # the builder was not even started
 
 
 def test_int8_has_qdq_nodes_with_float_weights_before_them(workshop: Workshop, version: VersionRecord) -> None:

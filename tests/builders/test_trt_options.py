@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from modelreg.builders.trt_options import (
     parse_pools,
     parse_tactic_sources,
     require_options,
+    require_places,
 )
 from modelreg.registry.errors import CellRefusedError, UsageError
 from modelreg.registry.words import Backend
@@ -114,5 +116,35 @@ def test_a_timing_cache_decides_a_plan_only_where_tactics_are_pinned_to_it(tmp_p
 
 
 def test_a_file_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"nothing\.so cannot be read: No such file"):
+    with pytest.raises(UsageError, match=r"nothing\.so is not a file: nothing is there"):
         digest_file(tmp_path / "nothing.so")
+
+
+def test_a_pipe_or_a_device_is_no_file_to_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.so")
+    with pytest.raises(UsageError, match="is a named pipe, not a file"):
+        digest_file(tmp_path / "pipe.so")
+    with pytest.raises(UsageError, match="is a device, not a file"):
+        digest_file(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("option", ["timing_cache", "calibration_cache"])
+def test_a_cache_is_looked_at_before_anything_is_built(tmp_path: Path, option: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, fact in [
+        (tmp_path / "pipe", "is a named pipe, not a file"),
+        (tmp_path, "is a folder, not a file"),
+        (Path("/dev/null"), "is a device, not a file"),
+        (tmp_path / "nowhere" / "x", "cannot be written there"),
+        (Path(), "is"),
+    ]:
+        with pytest.raises(UsageError, match=fact):
+            require_places(TensorRTOptions(**{option: path}))  # type: ignore[arg-type]
+    require_places(TensorRTOptions(**{option: tmp_path / "new"}))  # type: ignore[arg-type]
+
+
+def test_plugin_libraries_must_not_take_each_other_s_place_or_the_plan_s(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"two plugin libraries are named lib\.so"):
+        require_places(TensorRTOptions(plugins=(tmp_path / "a" / "lib.so", tmp_path / "b" / "lib.so")))
+    with pytest.raises(UsageError, match=r"the plugin library model\.plan is not named \*\.so"):
+        require_places(TensorRTOptions(plugins=(tmp_path / "model.plan",)))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from modelreg.registry.regular_files import fault_of, irregularity
+from modelreg.registry.errors import StorageError
+from modelreg.registry.regular_files import fault_of, irregularity, write_whole
 
 
 def test_a_regular_file_has_no_fault_and_a_link_to_one_neither(tmp_path: Path) -> None:
@@ -33,3 +34,20 @@ def test_what_is_no_regular_file_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert fault_of(Path("pipe/below")) == "not readable: Not a directory"
     assert "not readable: " in fault_of(Path("a\0b"))
     assert irregularity(0) == "no regular file"
+
+
+def test_a_file_is_replaced_as_a_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    for content in (b"one", b"two"):
+        write_whole(path, content)
+        assert path.read_bytes() == content
+    assert [each.name for each in tmp_path.iterdir()] == ["cache"]
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="is a named pipe, not a file, and is not replaced"):
+        write_whole(tmp_path / "pipe", b"x")
+    with pytest.raises(StorageError, match="cannot be written: No such file or directory"):
+        write_whole(tmp_path / "nowhere" / "cache", b"x")
+    assert (tmp_path / "pipe").is_fifo()
