@@ -80,7 +80,7 @@ def engine_facts(standings: Sequence[EngineStanding]) -> dict[str, str]:
         engine = standing.engine
         cell = f"{engine.target.name} {engine.precision} {engine.toolchain.backend}"
         built = engine.status is EngineStatus.BUILT
-        facts[f"{cell} plan"] = engine.plan_digest if built else f"failed: {engine.error}"
+        facts[f"{cell} plan"] = engine.plan_digest if built else f"failed: {engine.brief_error}"
         facts[f"{cell} size"] = str(engine.size_bytes) if built else ""
         facts[f"{cell} recipe"] = engine.recipe_digest
         facts[f"{cell} backend version"] = engine.toolchain.version

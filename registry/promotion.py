@@ -135,7 +135,7 @@ def judge_engine(
     """
     engine, validation = standing.engine, standing.validation
     if engine.status is not EngineStatus.BUILT:
-        return Candidate(engine=engine, usable=False, reason=f"build failed: {engine.error}")
+        return Candidate(engine=engine, usable=False, reason=f"build failed: {engine.brief_error}")
     if validation is None:
         reason = _NOT_VALIDATED if _was_run(engine) else f"{_NOT_VALIDATED}, never run"
         return Candidate(engine=engine, usable=False, reason=reason)
@@ -247,6 +247,9 @@ def _advise(plan: PromotionPlan) -> str:
         log = f" `modelreg show {reference} --log {failed[0]}` prints why a build failed." if failed else ""
         return f"Run `{build}`, then `modelreg validate {reference}`.{log}"
     override = "or go over the gates with --override-gates --message WHY."
+    served = [choice.target for choice in plan.choices if choice.engine is not None]
+    if served:
+        override = f"promote the rest alone with --target {','.join(served)}, {override}"
     if any(needs_validation(candidate) for choice in waiting for candidate in choice.candidates):
         return f"Run `modelreg validate {reference}`, {override}"
     return f"See `modelreg show {reference}`, and build another engine, {override}"
@@ -278,7 +281,7 @@ def _by_preference(considered: Sequence[Candidate], order: Sequence[Precision]) 
 def _say_missing(target: str, candidates: Sequence[Candidate]) -> str:
     if not candidates:
         return f"{target} has no engine"
-    reasons = ", ".join(f"{candidate.engine.precision} {candidate.reason}" for candidate in candidates)
+    reasons = "; ".join(f"{candidate.engine.precision} {candidate.reason}" for candidate in candidates)
     return f"{target} has no engine that passes ({reasons})"
 
 

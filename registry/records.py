@@ -18,6 +18,8 @@ from modelreg.registry.words import (
     Verdict,
 )
 
+_BRIEF_CHARACTERS = 120
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceInfo:
@@ -122,6 +124,12 @@ class EngineRecord:
     def plan_digest(self) -> str:
         """Return the digest of the plan, or an empty string for a failed build."""
         return self.files[0].digest if self.files else ""
+
+    @property
+    def brief_error(self) -> str:
+        """Return why it failed, as short as fits into a table; the log has the whole."""
+        text = " ".join(self.error.split())
+        return text if len(text) <= _BRIEF_CHARACTERS else f"{text[: _BRIEF_CHARACTERS - 1]}…"
 
     @property
     def hardware_compatibility(self) -> str:

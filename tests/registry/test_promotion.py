@@ -271,3 +271,18 @@ def test_a_rollback_that_leads_nowhere_is_refused(current: Pointer, to_generatio
 
 def test_an_earlier_generation_may_be_named() -> None:
     assert choose_rollback_generation(pointer(5, 2), to_generation=3, place="lenet@production") == 3
+
+
+def test_a_refusal_names_the_targets_that_could_be_promoted_alone() -> None:
+    half = plan(standing(make_engine(1)), standing(make_engine(2, target="sm_86"), None), targets=("cpu", "sm_86"))
+    with pytest.raises(GateFailedError) as caught:
+        require_complete(half)
+    assert "promote the rest alone with --target cpu" in caught.value.hint()
+
+
+def test_a_long_error_of_a_build_is_cut_where_it_is_one_reason_of_many() -> None:
+    failed = make_engine(1, status=EngineStatus.FAILED, error="Myelin\n " + "x" * 500)
+    reason = judge_engine(standing(failed, None), golden_digest=GOLDEN).reason
+    assert reason.startswith("build failed: Myelin xxx")
+    assert reason.endswith("…")
+    assert len(reason) == len("build failed: ") + 120
