@@ -72,13 +72,19 @@ class Swapper:
         """
         try:
             self.storage.swap_pointer(pointer, expected=current)
+            return self._commit(operation, pointer)
+        except KeyboardInterrupt as error:
+            place = f"{pointer.model}@{pointer.channel}"
+            raise ActivationUnknownError(
+                f"interrupted while {place} was moved to generation {pointer.generation}: it may have happened",
+                hint=f"Run `modelreg show {place}` to see what is active.",
+            ) from error
         except ActivationUnknownError as error:
             self._close(operation, error, unknown=True)
             raise
         except ModelregError as error:
             self.abort(operation, error)
             raise
-        return self._commit(operation, pointer)
 
     def abort(self, operation: OperationRecord | None, error: ModelregError) -> None:
         """Note that an intent came to nothing."""

@@ -447,6 +447,36 @@ def test_an_error_at_any_step_is_reported_as_what_it_is(
             assert error.exit_code == 5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_interrupt_at_any_step_never_says_that_nothing_happened_where_it_did(
+    fresh: Callable[[], Shop], command: Command
+) -> None:
+    said = set()
+    for step in range(count_steps(fresh(), command)):
+        shop = fresh()
+
+        def interrupt(number: int, _name: str, _path: Path, *, at: int = step) -> None:
+            if number == at:
+                raise KeyboardInterrupt
+
+        try:
+            command(shop, FileOps(interrupt))
+        except KeyboardInterrupt:
+            said.add("interrupted")
+            pointer = served(shop)
+            assert pointer is not None
+            assert pointer.generation == 2
+        except ActivationUnknownError as error:
+            said.add(f"{error}; {error.hint()}")
+        assert_books_settle(shop)
+    assert said == {
+        "interrupted",
+        "interrupted while lenet@production was moved to generation 3: it may have happened; "
+        "Run `modelreg show lenet@production` to see what is active.",
+    }
+
+
 def assert_books_settle(shop: Shop) -> None:
     Doctor(database=shop.database(), storage=shop.storage, actor="doctor").repair()
     assert_books_agree(shop)
