@@ -160,7 +160,7 @@ class _Trial:
                 nonce = f"{number}.{turn}"
                 while True:
                     found = self._require(path)
-                    value = int(found.data.split()[0])
+                    value = _read_count(found.data)
                     if (
                         self.write(self.objects.replace(path, f"{value + 1} {nonce}".encode(), etag=found.etag))
                         is Written.YES
@@ -168,7 +168,7 @@ class _Trial:
                         break
 
         _together(increment)
-        counted = int(self._content(path).split()[0])
+        counted = _read_count(self._content(path))
         wanted = _THREADS * _INCREMENTS
         return "" if counted == wanted else f"they came to {counted}: updates were lost"
 
@@ -299,3 +299,14 @@ def _together(work: Callable[[int], None]) -> None:
         thread.join()
     if errors:
         raise errors[0]
+
+
+def _read_count(data: bytes) -> int:
+    """Return the number that was written first into an object; whoever answers anything else is no store."""
+    first = data.split(maxsplit=1)[:1]
+    if not first or not first[0].isdigit():
+        raise StorageError(
+            "the server answers something else than what was written to it",
+            hint="Is the endpoint that of an S3 server?",
+        )
+    return int(first[0])

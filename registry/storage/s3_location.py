@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from modelreg.registry.errors import UsageError
 
+_CREDENTIALS_HINT = "Use a profile, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role of the machine."
+_REGION = re.compile(r"[A-Za-z0-9-]{1,63}")
 FORMS = "Write s3://BUCKET/PREFIX, with settings as in ?endpoint_url=https://HOST&region=NAME."
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _PREFIX_PART = re.compile(r"[A-Za-z0-9._=-]+", re.ASCII)
@@ -65,10 +67,7 @@ def parse_location(url: str) -> S3Location:
     path, _, query = rest.partition("?")
     bucket, _, prefix = path.partition("/")
     if "@" in bucket:
-        raise UsageError(
-            "a store's URL holds no credentials",
-            hint="Use a profile, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role of the machine.",
-        )
+        raise UsageError("a store's URL holds no credentials", hint=_CREDENTIALS_HINT)
     if "#" in url or _BUCKET.fullmatch(bucket) is None or ".." in bucket:
         raise UsageError(f"{url[:80]!r} names no bucket", hint=FORMS)
     prefix = prefix.strip("/")
@@ -90,7 +89,7 @@ def _parse_settings(query: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
-        raise UsageError(f"the settings {query[:80]!r} of the store cannot be read", hint=FORMS) from None
+        raise UsageError("the settings behind ? of the store's URL cannot be read", hint=FORMS) from None
     settings = dict(pairs)
     if len(settings) != len(pairs):
         raise UsageError("a setting of the store is given twice", hint=FORMS)
@@ -108,16 +107,28 @@ def parse_endpoint(value: str) -> str:
     Raises:
         UsageError: It is none, or has a path or credentials.
     """
-    if _ENDPOINT.fullmatch(value) is None:
+    if "@" in value:  # and what stands before it is not to be printed
+        raise UsageError("an endpoint holds no credentials", hint=_CREDENTIALS_HINT)
+    if _ENDPOINT.fullmatch(value) is None or not _has_port(value):
         raise UsageError(
             f"the endpoint {value[:80]!r} is no address of a server", hint="Write http://HOST:PORT or https://HOST."
         )
     return value.rstrip("/")
 
 
+def _has_port(endpoint: str) -> bool:
+    """Return whether the port of an address is one, or is left out; brackets of IPv6 must close."""
+    try:
+        return urlsplit(endpoint).port != 0
+    except ValueError:
+        return False
+
+
 def _check_setting(name: str, value: str) -> None:
     if name not in SETTINGS:
         raise UsageError(f"{name[:40]!r} is no setting of a store", hint=f"Known: {', '.join(SETTINGS)}.")
+    if name == "region" and _REGION.fullmatch(value) is None:
+        raise UsageError(f"{value[:40]!r} is no region")
     choices = _CHOICES.get(name)
     if choices is not None and value not in choices:
         raise UsageError(f"{name} of the store is {' or '.join(choices)}, not {value[:40]!r}")

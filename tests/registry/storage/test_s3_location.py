@@ -50,6 +50,10 @@ def test_the_parts_of_a_url_are_named() -> None:
             "s3://bucket?endpoint_url=ftp://x",
             "s3://bucket?endpoint_url=http://u:p@x",
             "s3://bucket?endpoint_url=http://x/y",
+            "s3://bucket?endpoint_url=http://[::1",
+            "s3://bucket?endpoint_url=http://x:99999",
+            "s3://bucket?endpoint_url=http://x:port",
+            "s3://bucket?region=../../x",
         ),
     ],
 )
@@ -63,3 +67,10 @@ def test_credentials_do_not_belong_into_a_url() -> None:
         parse_location("s3://key:secret@bucket/prefix")
     assert "secret" not in str(caught.value)
     assert "profile" in caught.value.hint()
+
+
+@pytest.mark.parametrize("url", ["s3://bucket?endpoint_url=http://user:hunter2@host", "s3://bucket/a?hunter2"])
+def test_what_could_be_a_secret_is_never_repeated(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_location(url)
+    assert "hunter2" not in f"{caught.value} {caught.value.hint()}"
