@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modelreg.registry.regular_files import fault_of, irregularity
+from modelreg.registry.regular_files import fault_of, irregularity, open_without_waiting
 
 
 def test_a_regular_file_has_no_fault_and_a_link_to_one_neither(tmp_path: Path) -> None:
@@ -33,3 +33,12 @@ def test_what_is_no_regular_file_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert fault_of(Path("pipe/below")) == "not readable: Not a directory"
     assert "not readable: " in fault_of(Path("a\0b"))
     assert irregularity(0) == "no regular file"
+
+
+def test_a_pipe_that_nobody_writes_to_reads_as_empty(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with open_without_waiting(tmp_path / "pipe") as opened:
+        assert opened.read() == b""
+    (tmp_path / "file").write_bytes(b"x")
+    with open_without_waiting(tmp_path / "file") as opened:
+        assert opened.read() == b"x"
