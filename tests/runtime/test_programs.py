@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from modelreg.runtime.programs import Answer, ask_program
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+from modelreg_testing.workers import wait_until_gone
 
 
 def test_what_a_program_prints_is_its_answer() -> None:
@@ -27,12 +21,7 @@ def test_what_it_started_ends_with_it(tmp_path: Path, last: str) -> None:
     answer = ask_program(["sh", "-c", f"sleep 60 & echo $! >{tmp_path}/pid; echo done{last}"], timeout_s=1)
     assert time.monotonic() - began < 10
     assert answer == (Answer("", "it did not answer within 1 s") if last else Answer("done\n"))
-    pid = int((tmp_path / "pid").read_text())
-    for _ in range(200):
-        if not is_alive(pid):
-            return
-        time.sleep(0.02)
-    pytest.fail("what it started lives on")
+    assert wait_until_gone(int((tmp_path / "pid").read_text()))
 
 
 def test_a_program_that_leaves_its_session_and_holds_the_pipe_keeps_nobody_waiting() -> None:

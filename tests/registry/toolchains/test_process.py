@@ -25,30 +25,13 @@ from modelreg.registry.toolchains.process import (
     WorkerProtocolError,
     WorkerTimeoutError,
 )
-from modelreg_testing.workers import write_faults
+from modelreg_testing.workers import is_alive, wait_until_gone, write_faults
 
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
     with Worker.start(sys.executable, write_faults(tmp_path), log_path=tmp_path / "log") as started:
         yield started
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-def wait_until_gone(pid: int, timeout_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if not is_alive(pid):
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_arrays_and_json_come_back_as_they_went(worker: Worker) -> None:
