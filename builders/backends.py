@@ -59,11 +59,10 @@ class OrtBuilder:
             "keep_io_types": request.keep_io_types,
             **request.recipe["build"],
         }
-        with Worker.start(toolchain.python, _ORT_JOBS, log_path=request.log_path) as worker:
+        limit_s = request.options.timeout_s
+        with Worker.start(toolchain.python, _ORT_JOBS, log_path=request.log_path, timeout_s=limit_s) as worker:
             try:
-                answer, _ = worker.call(
-                    "build", body, request.inputs, timeout_s=request.options.timeout_s, on_progress=on_progress
-                )
+                answer, _ = worker.call("build", body, request.inputs, timeout_s=limit_s, on_progress=on_progress)
             except WorkerJobError as error:
                 raise build_error(error) from error
         files = tuple(Path(path) for path in answer["files"])

@@ -64,11 +64,10 @@ class TensorRTBuilder:
         body = {**_make_body(toolchain, request, plugins), **_timing_caches(request, timing_cache)}
         body["calibrator"] = None if cache is None else cache.to_request()
         arrays = {**request.inputs, **({} if cache is None else cache.read_samples(PREFIX))}
-        with Worker.start(toolchain.python, _JOBS, log_path=request.log_path) as worker:
+        limit_s = request.options.timeout_s
+        with Worker.start(toolchain.python, _JOBS, log_path=request.log_path, timeout_s=limit_s) as worker:
             try:
-                answer, _ = worker.call(
-                    "build", body, arrays, timeout_s=request.options.timeout_s, on_progress=on_progress
-                )
+                answer, _ = worker.call("build", body, arrays, timeout_s=limit_s, on_progress=on_progress)
             except WorkerJobError as error:
                 raise _name_nodes(build_error(error), request.model) from error
         plan = Path(body["plan"])

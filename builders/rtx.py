@@ -62,9 +62,10 @@ class RtxBuilder:
             "outputs": {spec.name: spec.dtype for spec in request.signature.outputs},
             **request.recipe["build"],
         }
-        with Worker.start(toolchain.python, _JOBS, log_path=request.log_path) as worker:
+        limit_s = request.options.timeout_s
+        with Worker.start(toolchain.python, _JOBS, log_path=request.log_path, timeout_s=limit_s) as worker:
             try:
-                answer, _ = worker.call("build", body, timeout_s=request.options.timeout_s, on_progress=on_progress)
+                answer, _ = worker.call("build", body, timeout_s=limit_s, on_progress=on_progress)
             except WorkerJobError as error:
                 raise build_error(error) from error
         header = _check_header(plan, toolchain, request.target)

@@ -23,7 +23,7 @@ class VariantWorker:
     def __init__(self, *, log_path: Path, timeout_s: float) -> None:
         # The converters iterate over sets: with a fixed hash seed the same recipe gives the same bytes.
         env = {"PYTHONHASHSEED": "0"}
-        self._worker = Worker.start(sys.executable, _JOB_FILE, log_path=log_path, env=env)
+        self._worker = Worker.start(sys.executable, _JOB_FILE, log_path=log_path, env=env, timeout_s=timeout_s)
         self._timeout_s = timeout_s
 
     def __enter__(self) -> VariantWorker:

@@ -58,7 +58,7 @@ _GC_THRESHOLD = 100_000
 
 EXIT_CODES = """\b
 Exit codes: 0 done, 1 failed, 2 usage, 3 gate failed, 4 conflict,
-            5 outcome unknown, 6 integrity"""
+            5 outcome unknown, 6 integrity, 129 and 130 interrupted"""
 
 
 class CommandGroup(click.Group):

@@ -78,12 +78,15 @@ def command(
     if endpoint_url is not None and store is None:
         raise click.UsageError("--endpoint-url belongs to --store")
     url = locate_storage(store, endpoint_url=endpoint_url) if store else invocation.find_home().store_url
+    host = None if target else describe_host()
+    if host is not None and host.driver_problem:
+        print_warning(host.driver_problem)
     request = PullRequest(
         store_url=url,
         model=reference.model,
         channel=reference.channel,
         wanted=target,
-        host_targets=() if target else tuple(describe_host().targets),
+        host_targets=() if host is None else host.targets,
     )
     folder = PullFolder(into.absolute())
     if watch:

@@ -22,18 +22,23 @@ def print_document(body: Mapping[str, Any]) -> None:
 
 
 def print_line(text: str = "") -> None:
-    """Print one line of a result."""
+    """Print one line of a result; a line end in it, of a name for example, is shown as one."""
+    click.echo(clean(text).replace("\n", "\\n"))
+
+
+def print_text(text: str) -> None:
+    """Print what has lines of its own, such as a log."""
     click.echo(clean(text))
 
 
 def print_warning(text: str) -> None:
     """Tell the user of something that did not stop the command."""
-    click.echo(f"modelreg: warning: {clean(text)}", err=True)
+    click.echo(f"modelreg: warning: {one_line(text)}", err=True)
 
 
 def print_note(text: str) -> None:
     """Tell the user what happens, on stderr."""
-    click.echo(clean(text), err=True)
+    click.echo(one_line(text), err=True)
 
 
 def clean(text: str) -> str:

@@ -19,7 +19,7 @@ from modelreg.cli.cells import (
 )
 from modelreg.cli.context import Invocation, Registry
 from modelreg.cli.options import make_command, read_reference, whole_number
-from modelreg.cli.render import count, print_document, print_line, short, size, when
+from modelreg.cli.render import count, print_document, print_line, print_text, short, size, when
 from modelreg.cli.tables import Column, print_table
 from modelreg.cli.versions import version_document
 from modelreg.registry.errors import NotFoundError
@@ -79,7 +79,7 @@ def _show_log(invocation: Invocation, registry: Registry, reference: ModelRefere
     if invocation.as_json:
         print_document({"engine": engine_id, "log_digest": engine.log_digest, "log": text})
     else:
-        print_line(text.rstrip("\n"))
+        print_text(text.rstrip("\n"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

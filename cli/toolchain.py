@@ -192,7 +192,7 @@ def _say_targets(standing: ToolchainStanding) -> str:
 
 
 def _say_details(details: Json) -> str:
-    parts = [f"Python {details['python_version']}"]
+    parts = [f"Python {details.get('python_version', 'of an unknown version')}"]
     if details.get("cuda"):
         parts.append(f"CUDA {details['cuda']}")
     if details.get("targets"):

@@ -65,6 +65,8 @@ def command(
 
     home = invocation.find_home()
     host = describe_serving_host(pythons or home.serving_pythons)
+    if host.driver_problem:
+        print_warning(host.driver_problem)
     for problem in (each.problem for each in host.interpreters if each.problem):
         if pythons:
             raise ToolchainError(problem, hint="Name the interpreter that loads plans here with --python.")

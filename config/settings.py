@@ -82,7 +82,8 @@ class Home:
     def serving_pythons(self) -> tuple[str, ...]:
         """Return the interpreters that load plans on this host; a bare name is one on the PATH."""
         named = self.settings.serve_python
-        return tuple(str(self.path / Path(each).expanduser()) if "/" in each else each for each in named)
+        expand = os.path.expanduser  # pathlib's raises for a user that is not here
+        return tuple(str(self.path / expand(each)) if "/" in each else each for each in named)
 
     @property
     def database_path(self) -> Path | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelreg.registry.errors import IntegrityError
+from modelreg.registry.regular_files import fault_of
 from modelreg.registry.words import Backend
 
 HEADER_BYTES = 4096
@@ -51,8 +52,10 @@ def read_plan_header(path: Path) -> PlanHeader:
     Return what the plan at `path` says about itself.
 
     Raises:
-        IntegrityError: It is no plan, or not a whole one.
+        IntegrityError: It is no plan, or not a whole one, or no file: a pipe is not even opened.
     """
+    if fault := fault_of(path):
+        raise IntegrityError(f"{path.name} is {fault}", hint="Fetch or build it again.")
     with path.open("rb") as file:
         head = file.read(HEADER_BYTES)
     return parse_plan_header(head, size_bytes=path.stat().st_size, where=path.name)

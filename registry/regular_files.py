@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from modelreg.registry.errors import StorageError
 
@@ -32,6 +33,11 @@ def fault_of(path: Path) -> str:
     except (OSError, ValueError) as error:
         return f"not readable: {getattr(error, 'strerror', None) or error}"
     return f"{kind}, not a file" if kind else ""
+
+
+def open_without_waiting(path: Path) -> BinaryIO:
+    """Open a file for reading; a pipe that nobody writes to is empty, instead of waiting for ever."""
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
 def write_whole(path: Path, content: bytes) -> None:

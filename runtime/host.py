@@ -13,6 +13,7 @@ from typing import NamedTuple
 from modelreg.registry.words import Backend, Json
 
 _DRIVER_TIMEOUT_S = 10.0
+_CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
 _BACKEND_MODULES = {
     Backend.ONNXRUNTIME: ("onnxruntime",),
     Backend.TENSORRT: ("tensorrt", "tensorrt_bindings"),  # from 10 on, the second states the version
@@ -47,6 +48,7 @@ class Host:
         backends: What this Python can import.
         versions: The same with versions, where they are known.
         interpreters: Other Pythons that load plans here.
+        driver_problem: Why GPUs may be missing, where a driver is there and its tool does not name them.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Host:
     backends: frozenset[Backend]
     versions: Mapping[Backend, str] = field(default_factory=dict)
     interpreters: tuple[Interpreter, ...] = ()
+    driver_problem: str = ""
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -73,6 +76,7 @@ class Host:
         return {
             "name": self.name,
             "targets": list(self.targets),
+            "driver_problem": self.driver_problem,
             "gpus": [{"name": gpu.name, "target": gpu.target, "driver": gpu.driver} for gpu in self.gpus],
             "backends": sorted(str(backend) for backend in self.backends),
             "versions": _name(self.versions),
@@ -88,10 +92,17 @@ def _name(versions: Mapping[Backend, str]) -> dict[str, str]:
 
 
 def describe_host() -> Host:
-    """Return this host. A missing or broken driver means no GPU, never an error."""
+    """Return this host. A missing or broken driver means no GPU, never an error; a broken one is said."""
     found = find_versions()
     versions = {backend: version for backend, version in found.items() if version}
-    return Host(name=os.uname().nodename, gpus=_find_gpus(), backends=frozenset(found), versions=versions)
+    gpus, problem = _find_gpus()
+    return Host(
+        name=os.uname().nodename,
+        gpus=gpus,
+        backends=frozenset(found),
+        versions=versions,
+        driver_problem=problem and f"this host's GPUs are not known: {problem}",
+    )
 
 
 def describe_serving_host(pythons: Sequence[str]) -> Host:
@@ -131,28 +142,35 @@ def has_driver() -> bool:
     return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
 
 
-def _find_gpus() -> tuple[Gpu, ...]:
+def _find_gpus() -> tuple[tuple[Gpu, ...], str]:
+    """Return the GPUs that the driver's tool names, and what is wrong with its answer."""
     if not has_driver():
-        return ()
+        return (), ""
     import shutil  # noqa: PLC0415 - most hosts of a registry have no GPU, and `which` must start at once
-    import subprocess  # noqa: PLC0415
+
+    from modelreg.runtime.programs import ask_program  # noqa: PLC0415
 
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return ()
+        return (), "there is an NVIDIA driver, but no nvidia-smi on the PATH"
     query = [tool, "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=_DRIVER_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return parse_gpu_query(answer.stdout) if answer.returncode == 0 else ()
+    answer = ask_program(query, timeout_s=_DRIVER_TIMEOUT_S)
+    if answer.problem:
+        return (), f"{tool} cannot be asked: {answer.problem}"
+    gpus, others = parse_gpu_query(answer.text)
+    if others or not gpus:
+        return gpus, f"{tool} says {others[0][:80]!r}" if others else f"{tool} says nothing"
+    return gpus, ""
 
 
-def parse_gpu_query(text: str) -> tuple[Gpu, ...]:
-    """Return the GPUs in the driver tool's `name, compute_cap, driver_version` lines; other lines are skipped."""
+def parse_gpu_query(text: str) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+    """Return the GPUs in the driver tool's `name, compute_cap, driver_version` lines, and the lines that are none."""
     gpus: list[Gpu] = []
-    for line in text.splitlines():
+    others: list[str] = []
+    for line in filter(None, map(str.strip, text.splitlines())):
         fields = [field.strip() for field in line.split(",")]
-        if len(fields) == 3 and fields[1].replace(".", "", 1).isdigit():
+        if len(fields) == 3 and _CAPABILITY.fullmatch(fields[1]):
             gpus.append(Gpu(name=fields[0], target=f"sm_{fields[1].replace('.', '')}", driver=fields[2]))
-    return tuple(gpus)
+        else:
+            others.append(line)
+    return tuple(gpus), tuple(others)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from modelreg.cli.main import SECTIONS
+from modelreg.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from modelreg.cli.main import EXIT_CODES, SECTIONS
+from modelreg.cli.progress import HangUp
+from modelreg.registry.errors import ModelregError
 from modelreg_testing.cli import run_cli
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,6 +71,21 @@ def test_the_help_block_is_what_the_program_prints(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("command", [name for section in SECTIONS.values() for name in section])
 def test_every_command_is_in_the_table(command: str) -> None:
     assert re.search(rf"^\| `modelreg {command}\b", README, re.MULTILINE)
+
+
+def every_error(kind: type[ModelregError] = ModelregError) -> Iterator[type[ModelregError]]:
+    """Yield the class and all below it, of the modules that are imported."""
+    yield kind
+    for each in kind.__subclasses__():
+        yield from every_error(each)
+
+
+def test_every_exit_code_is_in_the_table_and_no_other() -> None:
+    section = README.split("### Exit codes")[1].split("###")[0]
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)}
+    ours = {each.exit_code for each in every_error()}
+    assert listed == {0, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, HangUp.exit_code} | ours
+    assert set(map(int, re.findall(r"\b(\d+)\b", EXIT_CODES))) == listed
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -21,6 +21,7 @@ from modelreg.registry.errors import (
     UsageError,
     WorkerError,
 )
+from modelreg.registry.toolchains.exits import name_signal
 from modelreg.registry.toolchains.process import (
     MAX_LOG_BYTES,
     Worker,
@@ -28,7 +29,6 @@ from modelreg.registry.toolchains.process import (
     WorkerJobError,
     WorkerLogError,
     WorkerTimeoutError,
-    name_signal,
 )
 from modelreg.registry.words import Json
 from modelreg.validators.user_code import require_file, require_name
@@ -121,7 +121,7 @@ def check_capture(*, reference: str, weights: Path | None, inputs: str) -> None:
 
 
 def _run(request: Mapping[str, Any], log_path: Path, timeout_s: float, progress: Callable[[int], None]) -> Json:
-    with Worker.start(sys.executable, _JOB_FILE, log_path=log_path) as worker:
+    with Worker.start(sys.executable, _JOB_FILE, log_path=log_path, timeout_s=timeout_s) as worker:
         try:
             answer, _ = worker.call(
                 "capture", request, timeout_s=timeout_s, on_progress=lambda _, samples: progress(int(samples))

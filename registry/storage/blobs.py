@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import IntegrityError, NotFoundError, StorageError
+from modelreg.registry.regular_files import open_without_waiting
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.interface import BlobInfo, Progress
 from modelreg.registry.storage.layout import Layout
@@ -109,7 +110,7 @@ class LocalBlobs:
         path = self._layout.blob(digest)
         with storage_errors(path):
             try:
-                return path.open("rb")
+                return open_without_waiting(path)
             except FileNotFoundError:
                 self._layout.require_mounted()
                 raise NotFoundError(f"blob {digest} is not in the store at {self._layout.root}") from None

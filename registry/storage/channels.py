@@ -285,7 +285,7 @@ def _unknown(place: ChannelPlace, new: Pointer, error: OSError) -> ActivationUnk
 def _read_file(path: Path) -> bytes | None:
     """Return a small file's bytes from one open, or None if it is not there."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import IntegrityError, NotFoundError
+from modelreg.registry.regular_files import open_without_waiting
 from modelreg.registry.storage.blobs import LocalBlobs
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.interface import Progress, no_progress
@@ -106,7 +107,8 @@ class LocalReleases:
         path = self._layout.manifest(release)
         with storage_errors(path):
             try:
-                data = path.read_bytes()
+                with open_without_waiting(path) as opened:
+                    data = opened.read()
             except FileNotFoundError:
                 self.folder(release)
                 raise IntegrityError(f"release {release} has lost its {MANIFEST_NAME}") from None
@@ -164,7 +166,7 @@ def _folders(release: Path, file: StoredFile) -> list[Path]:
 
 def _is_sound(release: Path, file: StoredFile, *, progress: Progress = no_progress) -> bool:
     try:
-        with (release / file.path).open("rb") as opened:
+        with open_without_waiting(release / file.path) as opened:
             if os.fstat(opened.fileno()).st_size != file.size_bytes:
                 return False
             found, _ = hash_file(opened, progress=progress)

@@ -15,6 +15,7 @@ from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.references import check_name
 from modelreg.registry.rows import decoding
 from modelreg.registry.schema import toolchain, toolchain_state
+from modelreg.registry.toolchains.answers import keep_sound
 from modelreg.registry.toolchains.probing import Probe
 from modelreg.registry.words import Backend, Json
 
@@ -79,7 +80,10 @@ def retire_toolchain(connection: sa.Connection, *, name: str, actor: str) -> Too
 
 @decoding("toolchain")
 def list_toolchains(connection: sa.Connection) -> list[ToolchainRecord]:
-    """Return the toolchains in use, by name; `details` is what was probed when each was added last."""
+    """
+    Return the toolchains in use, by name; `details` is what was probed when each was added last,
+    without what cannot be used: one odd answer must not keep the other toolchains from being used.
+    """
     return [
         ToolchainRecord(
             id=row.id,
@@ -87,7 +91,7 @@ def list_toolchains(connection: sa.Connection) -> list[ToolchainRecord]:
             backend=Backend(row.backend),
             version=row.version,
             python=row.python,
-            details=row.probed,
+            details=keep_sound(row.probed),
         )
         for row in connection.execute(_SELECT)
     ]

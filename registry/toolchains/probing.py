@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from modelreg.registry.errors import ToolchainError, WorkerError
 from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.scratch import scratch_folder
+from modelreg.registry.toolchains.answers import AnswerError, read_backends, read_facts, read_version
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json, Word
 
@@ -56,7 +57,13 @@ def locate_python(given: str) -> str:
     Raises:
         ToolchainError: There is none.
     """
-    path = Path(given).expanduser()
+    try:
+        path = Path(given).expanduser()
+    except RuntimeError:
+        raise ToolchainError(
+            f"there is no interpreter {given}: nobody of that name has a home folder here",
+            hint="Give the path of a Python, or of its venv.",
+        ) from None
     if path.is_dir():
         path = path / "bin" / "python"
     if path.is_file():
@@ -74,11 +81,11 @@ def probe_python(python: str, *, backend: Backend | None = None, timeout_s: floa
     Raises:
         ToolchainError: It has no backend, has several, or the backend crashes or cannot build; the reason is named.
     """
-    installed = [Backend(name) for name in _ask(python, "find", {}, what=python, timeout_s=timeout_s)["backends"]]
-    chosen = _choose(installed, backend, python)
-    body = _ask(python, "probe", {"backend": str(chosen)}, what=f"{chosen} of {python}", timeout_s=timeout_s)
-    details = {key: value for key, value in body.items() if key not in ("backend", "version")}
-    return Probe(backend=chosen, version=body["version"], python=python, details=details)
+    chosen = _choose(_find_backends(python, timeout_s=timeout_s), backend, python)
+    what = f"{chosen} of {python}"
+    body = _ask(python, "probe", {"backend": str(chosen)}, what=what, timeout_s=timeout_s)
+    with _refusing_odd_answers(what, python):
+        return Probe(backend=chosen, version=read_version(body), python=python, details=read_facts(body, chosen))
 
 
 def look_again(toolchain: ToolchainRecord, *, timeout_s: float = PROBE_TIMEOUT_S) -> ToolchainStanding:
@@ -90,8 +97,7 @@ def look_again(toolchain: ToolchainRecord, *, timeout_s: float = PROBE_TIMEOUT_S
     if not Path(toolchain.python).is_file():
         return standing(ToolchainState.MISSING, f"there is no interpreter {toolchain.python}")
     try:
-        found = _ask(toolchain.python, "find", {}, what=toolchain.python, timeout_s=timeout_s)
-        if str(toolchain.backend) not in found["backends"]:
+        if toolchain.backend not in _find_backends(toolchain.python, timeout_s=timeout_s):
             return standing(ToolchainState.MISSING, f"{toolchain.backend} is not installed in {toolchain.python}")
         probe = probe_python(toolchain.python, backend=toolchain.backend, timeout_s=timeout_s)
     except WorkerError as error:
@@ -131,20 +137,34 @@ def _install_hint(python: str) -> str:
     return f"Install one there, for example: {python} -m pip install tensorrt-rtx-cu13-libs tensorrt-rtx-cu13-bindings"
 
 
+def _find_backends(python: str, *, timeout_s: float) -> list[Backend]:
+    answer = _ask(python, "find", {}, what=python, timeout_s=timeout_s)
+    with _refusing_odd_answers(python, python):
+        return read_backends(answer)
+
+
+@contextmanager
+def _refusing_odd_answers(what: str, python: str) -> Iterator[None]:
+    try:
+        yield
+    except AnswerError as error:
+        raise ToolchainError(
+            f"{what} cannot be used: {error}", hint=f"Check that {python} is a Python, and add it again."
+        ) from error
+
+
 def _ask(python: str, job: str, request: Json, *, what: str, timeout_s: float) -> Json:
     steps: list[str] = []
     note: Callable[[float | None, str], None] = lambda _fraction, doing: steps.append(doing)  # noqa: E731
     with scratch_folder("probe") as folder:
         try:
             with Worker.start(python, _JOB_FILE, log_path=folder / "log", timeout_s=timeout_s) as worker:
-                body: Any = worker.call(job, request, timeout_s=timeout_s, on_progress=note)[0]
+                return worker.call(job, request, timeout_s=timeout_s, on_progress=note)[0]
         except WorkerError as error:
             reason = _reason(error, steps)
             raise ToolchainError(
                 f"{what} cannot be used: {reason}", hint=f"Import it in {python} to see more."
             ) from error
-    answer: Json = body
-    return answer
 
 
 def _reason(error: WorkerError, steps: list[str]) -> str:

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from modelreg.registry.errors import WorkerError
 from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.toolchains import worker as protocol
+from modelreg.registry.toolchains.exits import describe_exit
 from modelreg.registry.toolchains.pipes import TimedPipe
 from modelreg.registry.toolchains.spawning import spawn
+from modelreg.registry.words import Json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,7 +123,8 @@ class Worker:
             module: File with `JOBS`, a mapping of names to functions (request, arrays, report).
             log_path: File that the child's stderr is appended to.
             env: Variables to set beside those that every worker gets.
-            timeout_s: How long the imports of the module may take.
+            timeout_s: How long the caller waits for anything; the imports of the module get no more than
+                `START_TIMEOUT_S` of it.
 
         Raises:
             WorkerError: The interpreter does not start, or the module cannot be loaded.
@@ -130,8 +133,9 @@ class Worker:
             temporary = belongings.enter_context(scratch_folder("worker"))
             process = spawn(python, module, temporary=temporary, extra=env or {}, log_path=log_path)
             started = cls(process, module, log_path, belongings.pop_all())
+        start_s = min(timeout_s, START_TIMEOUT_S)
         try:
-            frame, _ = started._receive(time.monotonic() + timeout_s, timeout_s, ignore_progress)
+            frame, _ = started._receive(time.monotonic() + start_s, start_s, ignore_progress)
             if frame.get("kind") != "ready" or frame.get("protocol") != protocol.PROTOCOL:
                 raise WorkerProtocolError(f"worker {started._name} did not say that it is ready: {frame!r:.200}")
         except BaseException:
@@ -153,9 +157,9 @@ class Worker:
         *,
         timeout_s: float,
         on_progress: OnProgress = ignore_progress,
-    ) -> tuple[Any, dict[str, Array]]:
+    ) -> tuple[Json, dict[str, Array]]:
         """
-        Run one job; return its JSON result and its arrays. Every error but `WorkerJobError` kills the child.
+        Run one job; return its JSON object and its arrays. Every error but `WorkerJobError` kills the child.
 
         Raises:
             WorkerJobError: The job raised.
@@ -173,9 +177,10 @@ class Worker:
             except BrokenPipeError as error:
                 raise self._died() from error
             frame, out = self._receive(deadline, timeout_s, on_progress)
-            if frame.get("kind") != "result":
+            body = frame.get("body")
+            if frame.get("kind") != "result" or not isinstance(body, dict):
                 raise WorkerProtocolError(f"worker {self._name} answered {frame!r:.200} to {job!r}")
-        return frame.get("body"), out
+        return body, out
 
     def close(self) -> None:
         """End the child: politely by the end of its stdin, by SIGKILL to its whole session after 5 s."""
@@ -241,14 +246,10 @@ class Worker:
                 raise self._died()
             frame, arrays = received
             if frame.get("kind") == "error":
-                raise WorkerJobError(
-                    str(frame.get("message", "")) or str(frame.get("type")),
-                    remote_type=str(frame.get("type", "")),
-                    remote_details=dict(frame.get("details") or {}),
-                )
+                raise _job_error(frame)
             if frame.get("kind") != "progress":
                 return frame, arrays
-            on_progress(frame.get("fraction"), str(frame.get("message", "")))
+            on_progress(_read_fraction(frame), str(frame.get("message", "")))
             self._watch_log()
 
     def _watch(self) -> None:
@@ -282,17 +283,17 @@ class Worker:
         return f"; its last log line: {tail[-1]:.200}" if tail else ""
 
 
-def describe_exit(code: int) -> str:
-    """Return what a return code of `subprocess` means, in words."""
-    if code >= 0:
-        return f"exited with code {code} without an answer"
-    name = name_signal(-code)
-    return f"was killed by {name}" + (" (perhaps out of memory)" if name == "SIGKILL" else "")
+def _job_error(frame: Json) -> WorkerJobError:
+    """Return what a job raised; particulars that are no object are left out."""
+    details = frame.get("details")
+    return WorkerJobError(
+        str(frame.get("message", "")) or str(frame.get("type")),
+        remote_type=str(frame.get("type", "")),
+        remote_details=details if isinstance(details, dict) else {},
+    )
 
 
-def name_signal(number: int) -> str:
-    """Return the name of a signal."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def _read_fraction(frame: Json) -> float | None:
+    """Return how far a job says it is, from 0 to 1, or None where it says nothing of the kind."""
+    fraction = frame.get("fraction")
+    return fraction if isinstance(fraction, (int, float)) and 0 <= fraction <= 1 else None

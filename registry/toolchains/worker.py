@@ -68,7 +68,7 @@ def read_frame(stream: BinaryIO) -> Optional[Tuple[Dict[str, Any], Arrays]]:
         raise FrameError("no line end within %d bytes: %r" % (len(line), line[:80]))
     try:
         header = json.loads(line.decode())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise FrameError("not JSON: %r" % line[:80]) from None
     if not isinstance(header, dict):
         raise FrameError("not a JSON object: %r" % line[:80])
@@ -94,7 +94,8 @@ def _contiguous(array: Any) -> Any:
 def _checked(listing: List[Any]) -> List[Dict[str, Any]]:
     for entry in listing:
         keys = isinstance(entry, dict) and set(entry) == {"name", "dtype", "shape", "nbytes"}
-        sizes = keys and isinstance(entry["nbytes"], int) and isinstance(entry["shape"], list)
+        words = keys and isinstance(entry["name"], str) and isinstance(entry["dtype"], str)
+        sizes = words and isinstance(entry["nbytes"], int) and isinstance(entry["shape"], list)
         if not sizes or not all(isinstance(n, int) and n >= 0 for n in [entry["nbytes"], *entry["shape"]]):
             raise FrameError("not the description of an array: %.80r" % (entry,))
     return listing
@@ -105,7 +106,7 @@ def _read_array(stream: BinaryIO, entry: Dict[str, Any]) -> Any:
 
     try:
         dtype = np.dtype(entry["dtype"])
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         raise FrameError("unknown dtype %.40r" % (entry["dtype"],)) from None
     if dtype.hasobject or dtype.kind not in "biufc":
         raise FrameError("array %r has dtype %s, which cannot travel" % (entry["name"], dtype))

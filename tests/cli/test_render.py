@@ -4,7 +4,20 @@ import json
 
 import pytest
 
-from modelreg.cli.render import clean, count, number, one_line, print_document, short, shorten_digests, size
+from modelreg.cli.render import (
+    clean,
+    count,
+    number,
+    one_line,
+    print_document,
+    print_line,
+    print_note,
+    print_text,
+    print_warning,
+    short,
+    shorten_digests,
+    size,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +68,16 @@ def test_one_thing_is_one() -> None:
 def test_control_characters_are_written_out() -> None:
     assert clean("a\x1b]0;x\x07\nb") == "a\\x1b]0;x\\x07\nb"
     assert one_line("a\n  b\tc") == "a b c"
+
+
+def test_a_line_end_inside_a_name_does_not_begin_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line("version 8.6\n.0 of a\x1b[2J")
+    print_text("a log\nof two lines\x07")
+    print_warning("node a\nb")
+    print_note("node a\nb")
+    printed = capsys.readouterr()
+    assert printed.out == "version 8.6\\n.0 of a\\x1b[2J\na log\nof two lines\\x07\n"
+    assert printed.err == "modelreg: warning: node a b\nnode a b\n"
 
 
 def test_a_document_has_a_schema_and_no_number_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from modelreg.registry.toolchains.catalogue import register_toolchain
+from modelreg.registry.toolchains.probing import Probe
+from modelreg.registry.words import Backend
 from modelreg_testing.cli import Shop
-from modelreg_testing.toolchains import pretend_backend, pretend_python
+from modelreg_testing.toolchains import answering_python, pretend_backend, pretend_python
 
 
 @pytest.fixture
@@ -67,6 +71,53 @@ def test_what_cannot_be_added_or_removed_is_one_line(shop: Shop, words: tuple[st
     assert refused.code == code
     assert fact in refused.err
     assert refused.out == ""
+
+
+@pytest.mark.parametrize(
+    ("probe", "fact"),
+    [
+        ('{"version":5,"targets":7,"cuda":{}}', "no version: 5"),
+        ('{"version":"1.7","python_version":"3.10","platform":"p","module":"m","cuda":""}', "no usable targets: None"),
+    ],
+)
+def test_an_odd_answer_is_refused_before_anything_is_written(shop: Shop, tmp_path: Path, probe: str, fact: str) -> None:
+    found = '{"kind":"result","body":{"backends":["tensorrt-rtx"]}}'
+    python = answering_python(tmp_path, find=found, probe=f'{{"kind":"result","body":{probe}}}')
+    refused = shop.cli("toolchain", "add", "poison", "--python", python)
+    assert refused.code == 1
+    assert fact in refused.err
+    assert "internal error" not in refused.err
+    assert len(shop.cli("toolchain", "list", "--json").document["toolchains"]) == 1
+
+
+def test_an_odd_answer_that_is_kept_blocks_nothing(shop: Shop, python: Path) -> None:
+    probe = Probe(backend=Backend.TENSORRT_RTX, version="5", python=str(python), details={"targets": 7, "cuda": {}})
+    with shop.database() as database, database.write() as connection:
+        register_toolchain(connection, name="poison", probe=probe, actor="ada")
+    assert shop.cli("toolchain", "add", "rtx", "--python", python).code == 0
+    listed = shop.cli("toolchain", "list")
+    assert listed.code == 0, listed.err
+    assert "poison: version was 5, is 1.6.1.120" in listed.out
+    shop.add_version()
+    planned = shop.cli("build", "lenet:1", "--target", "sm_89", "--dry-run")
+    assert planned.code == 0, planned.err
+
+
+def test_the_time_limit_of_a_build_bounds_the_start_of_its_interpreter(shop: Shop, tmp_path: Path) -> None:
+    sleeper = tmp_path / "python"
+    sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
+    sleeper.chmod(0o755)
+    probe = Probe(
+        backend=Backend.TENSORRT_RTX, version="1.7.1.116", python=str(sleeper), details={"targets": ["sm_89"]}
+    )
+    with shop.database() as database, database.write() as connection:
+        register_toolchain(connection, name="rtx", probe=probe, actor="ada")
+    shop.add_version()
+    began = time.monotonic()
+    built = shop.cli("build", "lenet:1", "--target", "sm_89", "--precision", "fp32", "--timeout", "1")
+    assert time.monotonic() - began < 20
+    assert built.code == 1
+    assert "took longer than 1 s" in built.out + built.err
 
 
 def test_an_interpreter_that_segfaults_is_no_toolchain(shop: Shop, tmp_path: Path) -> None:

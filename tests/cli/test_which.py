@@ -12,13 +12,14 @@ from modelreg.registry.manifest import make_manifest
 from modelreg.registry.pointers import next_pointer
 from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.words import ActivationKind, Backend, Precision
-from modelreg.runtime.host import Gpu
+from modelreg.runtime.host import Gpu, _find_gpus
 from modelreg_testing.cli import Shop
 from modelreg_testing.plans import tensorrt_plan
 from modelreg_testing.records import ORT, make_engine, make_version
 from modelreg_testing.storage import stored_files
 from modelreg_testing.toolchains import pretend_backend, pretend_python
 
+FIND_GPUS = _find_gpus
 H200 = Gpu(name="NVIDIA H200", target="sm_90", driver="580.159.04")
 TRT = ToolchainRecord(
     id=2, name="trt", backend=Backend.TENSORRT, version="8.6.0.12", python="/p", details={"cuda": "12"}
@@ -29,7 +30,7 @@ COMPATIBLE = {"flags": [], "build": {"hardware_compatibility": "AMPERE_PLUS"}}
 @pytest.fixture
 def served(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """Serve engines for sm_90, sm_80 (compatible), sm_75 and the CPU to a host with an H200."""
-    monkeypatch.setattr("modelreg.runtime.host._find_gpus", lambda: (H200,))
+    monkeypatch.setattr("modelreg.runtime.host._find_gpus", lambda: ((H200,), ""))
     engines = {
         "cpu": make_engine(1, toolchain=ORT),
         "sm_75": make_engine(2, Precision.INT8, target="sm_75", toolchain=TRT),
@@ -127,3 +128,45 @@ def test_an_interpreter_that_is_named_and_not_there_is_an_error(served: Shop, py
     nothing = served.cli("which", "lenet@production", "--path-only", "--python", python, "--python", "/no/python")
     assert (nothing.code, nothing.out) == (1, "")
     assert nothing.err.startswith("modelreg: error: there is no interpreter /no/python\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "warning"),
+    [("exit 3", "it ends with 3"), ("echo garbage", "says 'garbage'"), (r"printf '\377'", "says '\ufffd'")],
+)
+def test_a_driver_that_cannot_be_asked_is_said_and_the_cpu_serves(
+    served: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, warning: str
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("modelreg.runtime.host._find_gpus", FIND_GPUS)
+    monkeypatch.setattr("modelreg.runtime.host.has_driver", lambda: True)
+    which = served.cli("which", "lenet@production")
+    assert which.code == 0
+    assert "-> cpu" in which.out
+    assert which.err.startswith("modelreg: warning: this host's GPUs are not known: ")
+    assert warning in which.err
+    pulled = served.cli("pull", "lenet@production", "--into", "served")
+    assert warning in pulled.err
+
+
+@pytest.mark.parametrize(
+    ("script", "fact"),
+    [(r"printf '\000'", "does not answer as a Python does"), ("echo garbage", "does not answer as a Python does")],
+)
+def test_an_odd_interpreter_is_named(served: Shop, tmp_path: Path, script: str, fact: str) -> None:
+    python = tmp_path / "odd"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    refused = served.cli("which", "lenet@production", "--python", python)
+    assert refused.code == 1
+    assert f"{python} {fact}" in refused.err
+
+
+def test_the_home_of_nobody_is_refused_in_one_line(served: Shop) -> None:
+    refused = served.cli("which", "lenet@production", "--python", "~nobodyx/x")
+    assert (refused.code, "nobody of that name has a home folder here" in refused.err) == (1, True)
+    (served.path / "config.toml").write_text('[serve]\npython = ["~nobodyx/x"]\n')
+    assert "there is no interpreter" in served.cli("which", "lenet@production").err

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from modelreg.registry.errors import StorageError
-from modelreg.registry.regular_files import fault_of, irregularity, write_whole
+from modelreg.registry.regular_files import fault_of, irregularity, open_without_waiting, write_whole
 
 
 def test_a_regular_file_has_no_fault_and_a_link_to_one_neither(tmp_path: Path) -> None:
@@ -51,3 +51,12 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be written: No such file or directory"):
         write_whole(tmp_path / "nowhere" / "cache", b"x")
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_pipe_that_nobody_writes_to_reads_as_empty(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with open_without_waiting(tmp_path / "pipe") as opened:
+        assert opened.read() == b""
+    (tmp_path / "file").write_bytes(b"x")
+    with open_without_waiting(tmp_path / "file") as opened:
+        assert opened.read() == b"x"

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,30 @@ def test_damage_in_releases_pointers_and_history_is_found(shop: Shop) -> None:
     flip_a_bit(channel / "pointer.json", position=40)
     flip_a_bit(channel / "history" / "000000000001.json", position=40)
     assert {damage.kind for damage in verify(shop).damages} == {"pointer", "history", "release"}
+
+
+def test_a_pipe_in_place_of_any_file_is_damage_and_keeps_nobody_waiting(shop: Shop) -> None:
+    store = shop.path / "store"
+    with shop.database() as database, database.read() as connection:
+        digests = {blob.digest for blob in blobs.list_blobs(connection)}
+    release = next((store / "releases").iterdir())
+    channel = store / "channels" / "lenet" / "production"
+    named = {
+        "blob": next(path for path in blob_paths(shop) if path.name in digests),
+        "release": release / "cpu" / "model.onnx",
+        "pointer": channel / "pointer.json",
+        "history": channel / "history" / "000000000001.json",
+    }
+    for kind, path in named.items():
+        kept = path.with_name("kept")
+        path.parent.chmod(0o755)
+        path.rename(kept)
+        os.mkfifo(path)
+        assert kind in {damage.kind for damage in verify(shop).damages}, kind
+        kept.replace(path)
+    (release / "manifest.json").unlink()
+    os.mkfifo(release / "manifest.json")
+    assert "release" in {damage.kind for damage in verify(shop).damages}
 
 
 def test_a_release_that_is_gone_is_found_by_who_names_it(shop: Shop) -> None:

@@ -37,7 +37,14 @@ def test_a_module_without_a_version_in_its_text_is_there_all_the_same(tmp_path: 
     [
         ("exit 3", "cannot be asked: it ends with 3"),
         ("echo 'no libc' >&2; exit 1", "cannot be asked: no libc"),
-        ("exec sleep 60", "timed out"),
+        ("exec sleep 60", "cannot be asked: it did not answer within 0.5 s"),
+        ("echo garbage", "does not answer as a Python does: 'garbage'"),
+        ("exit 0", "does not answer as a Python does: ''"),
+        (r"printf '\377\000x'", "does not answer as a Python does: '\ufffd\\x00x'"),
+        (r"""echo '["/a\\u0000b"]'""", "does not answer as a Python does: "),
+        (r"""echo '["\\ud800"]'""", "does not answer as a Python does: "),
+        ("echo '[7]'", "does not answer as a Python does: '[7]'"),
+        ("echo 7", "does not answer as a Python does: '7'"),
     ],
 )
 def test_an_interpreter_that_cannot_be_asked_has_a_problem(
@@ -50,6 +57,15 @@ def test_an_interpreter_that_cannot_be_asked_has_a_problem(
     found = ask_interpreter(str(python))
     assert found.versions == {}
     assert problem in found.problem
+
+
+def test_a_python_that_greets_first_is_a_python(tmp_path: Path) -> None:
+    python = pretend_python(tmp_path, {"sitecustomize": "print('welcome', end='')"})
+    assert ask_interpreter(str(python)).problem == ""
+
+
+def test_the_home_of_nobody_is_a_problem() -> None:
+    assert "nobody of that name" in ask_interpreter("~nobodyx/x").problem
 
 
 def test_an_interpreter_that_is_not_there_has_a_problem(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -116,13 +117,19 @@ def test_a_damaged_manifest_is_refused(storage: LocalStorage) -> None:
         resolve(storage, "lenet", "production", host())
 
 
+def replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
         (lambda path: path.write_bytes(PLANS["sm_90"][:20]), "is truncated"),
         (lambda path: path.write_bytes(b"ONNX" * 20), "is no TensorRT plan"),
         (lambda path: path.write_bytes(tensorrt_plan("8.6.1.6")), "8.6.1.6, not 8.6.0.12"),
-        (lambda path: path.unlink(), "its plan cannot be read: No such file"),
+        (lambda path: path.unlink(), "model.onnx is not a file: nothing is there"),
+        (replace_by_pipe, "model.onnx is a named pipe, not a file"),
     ],
 )
 def test_a_damaged_plan_is_named_and_the_cpu_serves(

@@ -91,6 +91,16 @@ def test_a_retired_toolchain_is_gone_until_it_is_added_again(database: Database)
     assert row_counts(database)["toolchain_state"] == 3
 
 
+def test_an_odd_answer_of_old_keeps_nothing_from_being_listed_and_can_be_mended(database: Database) -> None:
+    register(database, "poison", replace(PROBE, version="5", details={"targets": 7, "cuda": {}}))
+    register(database, "rtx", NEWER)
+    with database.read() as connection:
+        assert [each.details for each in list_toolchains(connection)] == [{}, NEWER.details]
+    assert register(database, "poison", replace(NEWER, version="5"))[1]
+    with database.read() as connection:
+        assert get_toolchain(connection, "poison").details == NEWER.details
+
+
 def test_every_change_is_an_event(database: Database) -> None:
     register(database, "rtx", PROBE)
     retire(database, "rtx")

@@ -12,7 +12,7 @@ from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.toolchains import probe as job
 from modelreg.registry.toolchains.probing import Probe, ToolchainState, locate_python, look_again, probe_python
 from modelreg.registry.words import Backend
-from modelreg_testing.toolchains import needs_rtx, pretend_backend, pretend_python
+from modelreg_testing.toolchains import answering_python, needs_rtx, pretend_backend, pretend_python
 
 TRT, RTX, ORT = Backend.TENSORRT, Backend.TENSORRT_RTX, Backend.ONNXRUNTIME
 
@@ -93,6 +93,27 @@ def test_a_program_that_is_no_python_says_so(tmp_path: Path) -> None:
     program.chmod(0o755)
     with pytest.raises(ToolchainError, match=r"cannot be used: .*garbage"):
         probe_python(str(program))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"kind": "result", "body": null}',
+        '{"kind": "result", "body": {"backends": ["evil"]}}',
+        '{"kind": "error", "message": "odd", "details": 5}',
+        "[" * 1_000_000,
+    ],
+    ids=lambda text: text[:40],
+)
+def test_an_odd_answer_names_the_interpreter(tmp_path: Path, answer: str) -> None:
+    python = answering_python(tmp_path, find=answer)
+    with pytest.raises(ToolchainError, match=f"{python} cannot be used: "):
+        probe_python(str(python))
+
+
+def test_the_home_of_nobody_is_no_interpreter() -> None:
+    with pytest.raises(ToolchainError, match="there is no interpreter ~nobodyx/x: nobody of that name"):
+        locate_python("~nobodyx/x")
 
 
 def test_the_interpreter_is_a_path_a_venv_or_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

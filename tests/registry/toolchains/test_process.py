@@ -24,32 +24,14 @@ from modelreg.registry.toolchains.process import (
     WorkerLogError,
     WorkerProtocolError,
     WorkerTimeoutError,
-    describe_exit,
 )
-from modelreg_testing.workers import write_faults
+from modelreg_testing.workers import is_alive, wait_until_gone, write_faults
 
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
     with Worker.start(sys.executable, write_faults(tmp_path), log_path=tmp_path / "log") as started:
         yield started
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-def wait_until_gone(pid: int, timeout_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if not is_alive(pid):
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_arrays_and_json_come_back_as_they_went(worker: Worker) -> None:
@@ -97,6 +79,22 @@ def test_an_exception_that_cannot_be_printed_is_an_answer_too(worker: Worker) ->
     with pytest.raises(WorkerJobError, match=r"^OddError$"):
         worker.call("fail_oddly", {}, timeout_s=30)
     assert worker.call("echo", {}, timeout_s=30)[0]["request"] == {}
+
+
+@pytest.mark.parametrize("details", ["5", "null", "[1]", '"words"'])
+def test_particulars_that_are_no_object_are_left_out(worker: Worker, details: str) -> None:
+    with pytest.raises(WorkerJobError, match="odd") as caught:
+        worker.call("garbage", {"text": f'{{"kind":"error","message":"odd","details":{details}}}\n'}, timeout_s=30)
+    assert caught.value.remote_details == {}
+
+
+@pytest.mark.parametrize(("given", "fraction"), [('"half"', None), ("NaN", None), ("1" + "0" * 400, None), ("1", 1)])
+def test_progress_that_is_no_fraction_is_unknown(worker: Worker, given: str, fraction: float | None) -> None:
+    seen: list[tuple[float | None, str]] = []
+    text = f'{{"kind":"progress","fraction":{given},"message":7}}\n{{"kind":"result","body":{{}}}}\n'
+    worker.call("garbage", {"text": text}, timeout_s=30, on_progress=lambda f, m: seen.append((f, m)))
+    assert seen == [(fraction, "7")]
+    worker.kill()  # the job sleeps on
 
 
 def test_an_unknown_job_is_an_exception_too(worker: Worker) -> None:
@@ -151,7 +149,19 @@ def test_a_worker_that_reads_nothing_cannot_block_the_parent(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["hello\n", "[1, 2]\n", '{"kind": "surprise"}\n', '{"arrays": 3}\n', "x" * 100], ids=repr
+    "text",
+    [
+        "hello\n",
+        "[1, 2]\n",
+        '{"kind": "surprise"}\n',
+        '{"arrays": 3}\n',
+        "x" * 100,
+        '{"kind": "result", "body": null}\n',
+        '{"kind": "result", "body": [1]}\n',
+        '{"kind": "result"}\n',
+        "[" * 1_000_000 + "\n",
+    ],
+    ids=lambda text: text[:40].strip(),
 )
 def test_garbage_on_the_answer_pipe_ends_the_worker(worker: Worker, text: str) -> None:
     with pytest.raises((WorkerProtocolError, WorkerTimeoutError)):
@@ -167,6 +177,9 @@ def test_garbage_on_the_answer_pipe_ends_the_worker(worker: Worker, text: str) -
         '{"name":"x","dtype":"<f4","shape":[-1],"nbytes":4}',
         '{"name":"x","dtype":"nonsense","shape":[1],"nbytes":4}',
         '{"name":"x","dtype":"|u1","shape":[1000000000000000],"nbytes":1000000000000000}',
+        '{"name":["x"],"dtype":"<f4","shape":[1],"nbytes":4}',
+        '{"name":"x","dtype":{"a":1},"shape":[1],"nbytes":4}',
+        '{"name":"x","dtype":"11111","shape":[1],"nbytes":4}',
         '{"name":"x"}',
         "7",
     ],
@@ -270,6 +283,14 @@ def test_a_start_that_hangs_has_an_end(tmp_path: Path) -> None:
         Worker.start(sys.executable, module, log_path=tmp_path / "log", timeout_s=0.5)
 
 
+def test_a_start_has_an_end_however_long_the_job_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "START_TIMEOUT_S", 0.5)
+    module = tmp_path / "slow.py"
+    module.write_text("import time\ntime.sleep(60)\n")
+    with pytest.raises(WorkerTimeoutError, match=r"took longer than 0\.5 s"):
+        Worker.start(sys.executable, module, log_path=tmp_path / "log", timeout_s=3600)
+
+
 def test_sibling_files_of_the_worker_and_the_module_shadow_nothing(worker: Worker, tmp_path: Path) -> None:
     body, _ = worker.call("paths", {}, timeout_s=30)
     folder = str(Path(process.__file__).parent)
@@ -285,15 +306,3 @@ def test_another_interpreter_does_not_get_our_python_path(tmp_path: Path, monkey
     other.chmod(0o755)
     with Worker.start(str(other), write_faults(tmp_path), log_path=tmp_path / "log") as worker:
         assert worker.call("paths", {}, timeout_s=30)[0]["pythonpath"] is None
-
-
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
-        (3, "exited with code 3 without an answer"),
-        (-11, "was killed by SIGSEGV"),
-        (-99, "was killed by signal 99"),
-    ],
-)
-def test_exit_codes_read_as_words(code: int, text: str) -> None:
-    assert describe_exit(code) == text

@@ -28,7 +28,7 @@ JOBS = textwrap.dedent(
         os.close(handle)
         if request.get("dies"):
             os.kill(os.getpid(), signal.SIGKILL)
-        return path
+        return {"path": path}
 
 
     JOBS = {"variables": variables, "litter": litter}
@@ -76,8 +76,8 @@ def test_a_worker_has_telemetry_off_whatever_its_parent_says(
 
 
 def test_temporary_files_go_when_the_worker_is_closed(worker: Worker, temporary: Path) -> None:
-    path, _ = worker.call("litter", {}, timeout_s=30)
-    assert Path(path).parent.parent == temporary
+    answer, _ = worker.call("litter", {}, timeout_s=30)
+    assert Path(answer["path"]).parent.parent == temporary
     worker.close()
     assert list(temporary.iterdir()) == []
     worker.kill()  # once more does no harm

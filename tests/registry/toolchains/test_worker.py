@@ -40,6 +40,7 @@ def test_a_header_has_a_limit_in_both_directions(monkeypatch: pytest.MonkeyPatch
     [
         b"\xff\xfe\n",
         b"nonsense\n",
+        b"[" * 1_000_000 + b"\n",
         b"7\n",
         b'{"arrays": 1}\n',
         b'{"arrays": [1]}\n',

@@ -41,6 +41,26 @@ def pretend_python(folder: Path, modules: dict[str, str], *, name: str = "python
     return python
 
 
+def answering_python(folder: Path, *, find: str, probe: str = "", name: str = "python") -> Path:
+    """Write a program that speaks as a worker does and answers the jobs with these frames; return its path."""
+    answers = {"find": find, "probe": probe}
+    python = folder / name
+    python.write_text(
+        textwrap.dedent(
+            f"""\
+            #!{sys.executable}
+            import json, sys
+            print('{{"kind": "ready", "protocol": 1}}', flush=True)
+            answers = {answers!r}
+            for line in sys.stdin:
+                print(answers[json.loads(line)["job"]], flush=True)
+            """
+        )
+    )
+    python.chmod(0o755)
+    return python
+
+
 def pretend_backend(version: str, *, builder: str = "pass", targets: tuple[int, ...] = ()) -> str:
     """Return the text of a module that looks like TensorRT as far as probing goes."""
     members = ", ".join(f"'SM{target}': {target}" for target in targets)

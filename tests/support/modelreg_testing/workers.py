@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from pathlib import Path
 
 FAULTS = textwrap.dedent(
@@ -108,3 +109,22 @@ def write_faults(folder: Path) -> Path:
     path = folder / "faults.py"
     path.write_text(FAULTS)
     return path
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs, or waits for anything but its parent."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def wait_until_gone(pid: int, timeout_s: float = 10.0) -> bool:
+    """Return whether a process ends in time."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if not is_alive(pid):
+            return True
+        time.sleep(0.02)
+    return False
