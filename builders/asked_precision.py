@@ -18,7 +18,7 @@ def require_precision(realised: Json, *, asked: Precision) -> None:
         shown = ", ".join(str(node) for node in stayed[:5]) + (", ..." if len(stayed) > 5 else "")
         raise PrecisionError(
             f"{asked} was asked, but {len(stayed)} of {realised.get('eligible')} nodes stayed in FP32: {shown}",
-            hint="Exclude them by --nodes_to_exclude if they shall stay, or choose another precision.",
+            hint="Exclude them by --nodes-to-exclude if they shall stay, or choose another precision.",
         )
     unwanted = realised.get("unwanted")
     if unwanted:
