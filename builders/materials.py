@@ -55,7 +55,7 @@ class CellFiles:
     def find_variant(
         self, recipe: Recipe, version: VersionRecord, database: Database, storage: Storage
     ) -> tuple[StoredFile, ...]:
-        """Fetch the variant that this recipe made before; return its files, none when there is none or it is damaged."""
+        """Fetch the variant that this recipe made before; return its files, none where none is there and whole."""
         if recipe.variant is None:
             return ()
         with database.read() as connection:
