@@ -18,11 +18,17 @@ def require_precision(realised: Json, *, asked: Precision) -> None:
         shown = ", ".join(str(node) for node in stayed[:5]) + (", ..." if len(stayed) > 5 else "")
         raise PrecisionError(
             f"{asked} was asked, but {len(stayed)} of {realised.get('eligible')} nodes stayed in FP32: {shown}",
-            hint="Exclude them by --nodes_to_exclude if they shall stay, or choose another precision.",
+            hint="Exclude them by --nodes-to-exclude if they shall stay, or choose another precision.",
         )
     unwanted = realised.get("unwanted")
     if unwanted:
         raise PrecisionError(f"nodes that were excluded became {asked} all the same: {', '.join(map(str, unwanted))}")
+    compute = realised.get("compute")
+    if asked is Precision.FP32 and compute in (Precision.FP16, Precision.BF16):
+        raise PrecisionError(
+            f"fp32 was asked, but the model itself is typed in {compute}",
+            hint=f"Build {compute} instead, or export the model in FP32.",
+        )
     if asked not in (Precision.FP32, Precision.BEST) and not realised.get("converted"):
         raise PrecisionError(
             f"{asked} was asked, but no node became {asked}: {realised.get('note') or 'nothing was eligible'}",
@@ -30,6 +36,11 @@ def require_precision(realised: Json, *, asked: Precision) -> None:
         )
     if asked in (Precision.FP16, Precision.BF16) and realised.get("storage") != str(asked):
         raise PrecisionError(
-            f"{asked} was asked, but the optimised graph stores its weights in FP32",
-            hint="Build with optimisation level `extended` or lower: `all` folds the casts of weights.",
+            f"{asked} was asked, but the plan stores its weights in FP32", hint=_advise_on_storage(realised)
         )
+
+
+def _advise_on_storage(realised: Json) -> str:
+    if "flags" in realised:  # of TensorRT, whose levels fold no casts
+        return "Exclude fewer nodes: all those with weights stay in FP32."
+    return "Build with optimisation level `extended` or lower: `all` folds the casts of weights."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelreg.builders.interface import CalibrationOptions
 from modelreg.registry.contents import Signature, TensorSpec
-from modelreg.registry.errors import GoldenSetError, UsageError
+from modelreg.registry.errors import CellRefusedError, GoldenSetError, UsageError
 from modelreg.registry.words import Json
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def check_calibration_set(options: CalibrationOptions, signature: Signature) -> 
     Raises:
         GoldenSetError: It is empty, of another model, of the wrong dtype or shape, or holds NaN or infinities.
         UsageError: An option means nothing.
+        CellRefusedError: The model takes no samples.
     """
     from modelreg.registry.tensor_sets import open_tensor_set  # noqa: PLC0415 - only where a set is read
 
@@ -166,6 +167,11 @@ def _row_count(tensors: dict[str, TensorInfo], keys: dict[str, str], path: Path)
 def _batch(tensors: dict[str, TensorInfo], keys: dict[str, str], signature: Signature) -> tuple[int, int]:
     """Return rows per run, and what the number of rows must be a multiple of."""
     fixed = [spec.shape[0] for spec in signature.inputs if spec.shape and isinstance(spec.shape[0], int)]
+    if 0 in fixed:
+        raise CellRefusedError(
+            "nothing can be calibrated: the model's batch is fixed at 0",
+            hint="Export it with a batch, or build a precision that needs no calibration.",
+        )
     if fixed:
         return fixed[0], fixed[0]
     row_bytes = sum(tensors[key].row_bytes for key in keys.values())

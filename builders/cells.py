@@ -17,7 +17,8 @@ from modelreg.builders.asked_precision import require_precision
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.interface import BuildRequest, OnProgress
 from modelreg.builders.materials import CellFiles, golden_inputs
-from modelreg.builders.planning import CellPlan, CellRequest, PreparedCell, find_existing, plan_cells, prepare_cell
+from modelreg.builders.planning import CellPlan, CellRequest, PreparedCell, plan_cells, prepare_cell
+from modelreg.builders.reusing import find_reusable
 from modelreg.builders.variants import VariantWorker
 from modelreg.registry import engines
 from modelreg.registry.blobs import record_blob
@@ -81,14 +82,6 @@ def build_cell(
                 _record(prepared, database, storage, files.log, began, made=None, error=reason, actor=actor)
             raise
     return CellOutcome(engine=engine, reused=False, warnings=prepared.warnings)
-
-
-def find_reusable(prepared: PreparedCell, *, database: Database, storage: Storage) -> EngineRecord | None:
-    """Return the engine that fills a cell already, if its bytes are there and no rebuild is asked for."""
-    existing = None if prepared.request.rebuild else find_existing(prepared, database)
-    if existing is None or not all(storage.has_blob(file.digest) for file in existing.files):
-        return None
-    return existing
 
 
 def _write_head(log: Path, prepared: PreparedCell) -> None:

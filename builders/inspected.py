@@ -17,6 +17,7 @@ import onnx
 
 from modelreg.builders.graphs import initialiser_bytes
 from modelreg.builders.realised import weights_by_node
+from modelreg.builders.trt_network import read_nodes
 
 Json = dict[str, Any]
 
@@ -124,7 +125,7 @@ def _read_layer(layer: Mapping[str, Any]) -> Json:
 
 def _nodes(layer: Mapping[str, Any], name: str) -> list[str]:
     """Return the ONNX nodes behind a layer: from its metadata, else from the parts of its name."""
-    stated = re.findall(r"\[ONNX Layer: (.*?)\]", str(layer.get("Metadata", "")))
+    stated = read_nodes(str(layer.get("Metadata", "")))
     return stated or [part.strip() for part in re.split(r" \+ |\|\|", name)]
 
 

@@ -12,7 +12,7 @@ from modelreg.builders.recipe import Recipe
 from modelreg.registry import engines, golden_sets
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
-from modelreg.registry.errors import ModelregError
+from modelreg.registry.errors import IntegrityError, ModelregError
 from modelreg.registry.records import SourceInfo, VersionRecord
 from modelreg.registry.storage.interface import Storage
 
@@ -55,7 +55,7 @@ class CellFiles:
     def find_variant(
         self, recipe: Recipe, version: VersionRecord, database: Database, storage: Storage
     ) -> tuple[StoredFile, ...]:
-        """Fetch the variant that this recipe made before; return its files, none when there is none."""
+        """Fetch the variant that this recipe made before; return its files, none where none is there and whole."""
         if recipe.variant is None:
             return ()
         with database.read() as connection:
@@ -64,8 +64,15 @@ class CellFiles:
             )
         if known is None or not all(storage.has_blob(file.digest) for file in known):
             return ()
-        for file in known:
-            storage.fetch_blob(file.digest, self.variant / file.path)
+        try:
+            for file in known:
+                storage.fetch_blob(file.digest, self.variant / file.path)
+        except IntegrityError as error:  # made again, the same bytes take the place of the damaged ones
+            for file in known:
+                (self.variant / file.path).unlink(missing_ok=True)
+            with self.log.open("a") as log:
+                log.write(f"the variant made before is damaged and is made again: {error}\n")
+            return ()
         return known
 
     def store(self, paths: Sequence[Path], storage: Storage) -> tuple[StoredFile, ...]:

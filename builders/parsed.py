@@ -16,7 +16,7 @@ import onnx
 
 from modelreg.builders.graphs import initialiser_bytes
 from modelreg.builders.kept import kept_nodes
-from modelreg.builders.realised import weights_by_node
+from modelreg.builders.realised import stored_word, weights_by_node
 from modelreg.builders.variant_settings import GPU_WEIGHTED_OPS
 
 Json = dict[str, Any]
@@ -44,7 +44,7 @@ def read_parsed(layers: Path, model: Path, variant: Mapping[str, Any] | None) ->
     graph = onnx.load(model, load_external_data=False).graph
     quantised = _quantised_word(found["layers"])
     body: Json = {
-        "storage": "fp32",
+        "storage": stored_word(initialiser_bytes(graph)),
         "compute": _compute(found["layers"], found["flags"], quantised),
         "ops": _count_kinds(found["layers"], quantised),
         "initialiser_bytes": initialiser_bytes(graph),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modelreg.builders.backends import BUILDERS, embedded_toolchain
 from modelreg.builders.calibration import CalibrationSet, check_calibration_set
@@ -88,6 +88,28 @@ def prepare_cell(request: CellRequest) -> PreparedCell:
     return PreparedCell(
         request=request, translation=translation, recipe=recipe, builder=builder, calibration=calibration
     )
+
+
+def spare_unconverted(requests: Sequence[CellRequest]) -> list[CellRequest]:
+    """
+    Return the requests, those that convert nothing without what is to be excluded from conversion.
+
+    Where none converts, all are given back as they are: `prepare_cell` then refuses the exclusions.
+    """
+    if not any(_can_exclude(request) for request in requests):
+        return list(requests)
+    return [request if _can_exclude(request) else _exclude_nothing(request) for request in requests]
+
+
+def _can_exclude(request: CellRequest) -> bool:
+    try:
+        return _translate(request.cell, request.options).can_exclude
+    except CellRefusedError:
+        return False
+
+
+def _exclude_nothing(request: CellRequest) -> CellRequest:
+    return replace(request, options=replace(request.options, nodes_to_exclude=(), op_types_to_exclude=()))
 
 
 def plan_cells(requests: Sequence[CellRequest], *, database: Database) -> list[CellPlan]:

@@ -39,6 +39,11 @@ class Translation:
     calibrates: bool = False
     steps: tuple[str, ...] = ()
 
+    @property
+    def can_exclude(self) -> bool:
+        """Return whether anything is converted that nodes could be excluded from."""
+        return bool(self.variant) or self.pins is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:

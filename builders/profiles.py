@@ -15,6 +15,9 @@ Shapes = Mapping[str, Shape]
 DEFAULT_BATCH = {"min": 1, "opt": 8, "max": 64}
 """The profile of a model whose batch alone is free; see docs/decisions/0013."""
 
+_LONGEST = (1 << 31) - 1
+"""TensorRT before 10 counts dimensions in 32 bits, and none has tensors of more elements."""
+_DIGITS = len(str(_LONGEST))
 _POINTS = ("min", "opt", "max")
 
 
@@ -32,7 +35,7 @@ def parse_shapes(text: str) -> dict[str, Shape]:
     Return the shapes in trtexec's spelling: `image:1x3x224x224,mask:1x77`; quotes around a name are dropped.
 
     Raises:
-        UsageError: It is not of that form, or names an input twice.
+        UsageError: It is not of that form, names an input twice, or has a dimension that no tensor can have.
     """
     shapes: dict[str, Shape] = {}
     for part in text.split(","):
@@ -43,6 +46,8 @@ def parse_shapes(text: str) -> dict[str, Shape]:
             raise UsageError(f"shape {part.strip()!r} is not NAME:1x3x224x224", hint="Several are joined by commas.")
         if name in shapes:
             raise UsageError(f"input {name!r} has two shapes in {text!r}")
+        if any(len(number.lstrip("0")) > _DIGITS or int(number) > _LONGEST for number in numbers):
+            raise UsageError(f"input {name!r} cannot be that long", hint=f"A dimension is at most {_LONGEST}.")
         shapes[name] = tuple(int(number) for number in numbers)
     return shapes
 

@@ -69,11 +69,18 @@ def read_realised(plan: Path, model: Path, variant: Mapping[str, Any] | None) ->
         "note": "",
     }
     if variant is None:
-        return body
+        return body | {"storage": stored_word(body["initialiser_bytes"]), "compute": _compute(ops)}
     made = onnx.load(model, load_external_data=False)
     return body | (
         _fp16(optimised, made, variant, ops) if variant["kind"] == "fp16" else _int8(optimised, made, variant)
     )
+
+
+def stored_word(size_bytes: Mapping[str, int]) -> str:
+    """Return in what floating-point weights are stored, given their bytes by dtype: the widest of them."""
+    halves = {"float16": "fp16", "bfloat16": "bf16"}
+    found = [word for dtype, word in halves.items() if size_bytes.get(dtype)]
+    return found[0] if found and not size_bytes.get("float32") else "fp32"
 
 
 def _fp16(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[str, Any], ops: Json) -> Json:

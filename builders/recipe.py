@@ -103,10 +103,10 @@ def _variant(
 ) -> Json | None:
     if not translation.variant:
         excluded = options.nodes_to_exclude or options.op_types_to_exclude
-        if excluded and translation.pins is None:
+        if excluded and not translation.can_exclude:
             raise UsageError(
                 f"{translation.precision} converts nothing, so nothing can be excluded",
-                hint="Leave --nodes_to_exclude and --op_types_to_exclude out.",
+                hint="Leave --nodes-to-exclude and --op-types-to-exclude out.",
             )
         return None
     body: Json = {

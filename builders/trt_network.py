@@ -23,6 +23,7 @@ _DTYPES = {
     "BOOL": "bool",
     "UINT8": "uint8",
 }
+_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=\x1e|\s*\[ONNX Layer: |\s*\Z)", re.DOTALL)
 _SHAPING_KINDS = ("SHUFFLE", "SQUEEZE", "UNSQUEEZE")
 
 
@@ -166,7 +167,12 @@ def describe_layers(network: Any) -> List[Json]:
 
 def nodes_of(layer: Any) -> List[str]:
     """Return the names of the ONNX nodes that a layer was parsed from."""
-    return re.findall(r"\[ONNX Layer: (.*?)\]", layer.metadata or "")
+    return read_nodes(layer.metadata or "")
+
+
+def read_nodes(metadata: str) -> List[str]:
+    """Return the names of the ONNX nodes in the metadata of a layer; a name may hold brackets and line breaks."""
+    return _NODE.findall(metadata)
 
 
 def outputs_of(layer: Any) -> List[Any]:

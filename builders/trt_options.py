@@ -26,6 +26,7 @@ LEVELS = {"none": "NONE", "ampere+": "AMPERE_PLUS", "sameComputeCapability": "SA
 """trtexec's names of the hardware compatibility levels, and the API's."""
 
 DEFAULT_OPTIMISATION_LEVEL = 3
+_TOO_MANY_BYTES = 1 << 63
 _UNITS = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -209,7 +210,7 @@ def parse_pools(text: str) -> dict[str, int]:
     Return bytes by pool in trtexec's spelling: `workspace:4096,tacticSharedMem:512K`; MiB where no unit is given.
 
     Raises:
-        UsageError: It is not of that form.
+        UsageError: It is not of that form, names a pool twice, or is more than any memory has.
     """
     pools: dict[str, int] = {}
     for part in text.split(","):
@@ -221,7 +222,12 @@ def parse_pools(text: str) -> dict[str, int]:
                 f"memory pool {part.strip()!r} is not NAME:SIZE",
                 hint=f"Names: {', '.join(POOLS)}; sizes in MiB, or with B, K, M or G.",
             )
-        pools[POOLS[name]] = int(float(number) * _UNITS[unit or "M"])
+        size_bytes = float(number) * _UNITS[unit or "M"]
+        if size_bytes >= _TOO_MANY_BYTES:
+            raise UsageError(f"memory pool {name} cannot be that large", hint="The limit is 2^63 bytes.")
+        if POOLS[name] in pools:
+            raise UsageError(f"memory pool {name} has two sizes", hint="Give it one.")
+        pools[POOLS[name]] = int(size_bytes)
     return pools
 
 
@@ -230,12 +236,16 @@ def parse_tactic_sources(text: str) -> TacticSources:
     Return tactic sources in trtexec's spelling, `-CUDNN,+CUBLAS`, or `none`.
 
     Raises:
-        UsageError: It is not of that form.
+        UsageError: It is not of that form, or names one twice.
     """
     words = [word.strip() for word in text.split(",")]
     changes = [word for word in words if word != "none"]
     if not all(word[:1] in ("+", "-") and len(word) > 1 for word in changes):
         raise UsageError(f"tactic sources {text!r} are not +NAME or -NAME", hint="For example -CUDNN,-CUBLAS, or none.")
+    names = [word[1:].upper() for word in changes]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UsageError(f"tactic source {twice[0]} is in {text!r} twice", hint="Give it once, with + or -.")
     return TacticSources(
         none="none" in words,
         on=tuple(word[1:].upper() for word in changes if word[0] == "+"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +13,47 @@ def make(
 ) -> dict[str, Any]:
     """Write a variant; answer with its files, the ONNX first."""
     source, target = Path(request["source"]), Path(request["target"])
+    with _naming(target.parent):
+        return {"files": [str(path) for path in _make(source, target, request, report)]}
+
+
+def _make(
+    source: Path, target: Path, request: dict[str, Any], report: Callable[[float | None, str], None]
+) -> list[Path]:
     variant = request["variant"]
     if variant["kind"] == "fp16":
         from modelreg.builders.fp16 import make_fp16  # noqa: PLC0415 - one kind, one set of tools
 
         report(None, "converting to FP16")
-        files = make_fp16(source, target, variant)
-    elif variant["kind"] == "bf16":
+        return make_fp16(source, target, variant)
+    if variant["kind"] == "bf16":
         from modelreg.builders.bf16 import make_bf16  # noqa: PLC0415
 
         report(None, "converting to BF16")
-        files = make_bf16(source, target, variant)
-    elif variant["kind"] == "fp8":
+        return make_bf16(source, target, variant)
+    if variant["kind"] == "fp8":
         from modelreg.builders.fp8 import make_fp8  # noqa: PLC0415
 
-        files = make_fp8(source, target, variant, request["calibration"], report)
-    else:
-        from modelreg.builders.qdq import make_int8  # noqa: PLC0415
+        return make_fp8(source, target, variant, request["calibration"], report)
+    from modelreg.builders.qdq import make_int8  # noqa: PLC0415
 
-        files = make_int8(source, target, variant, request["calibration"], report)
-    return {"files": [str(path) for path in files]}
+    return make_int8(source, target, variant, request["calibration"], report)
+
+
+@contextlib.contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """Say where a write failed: of a file that is open already, the system does not tell its name."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        from modelreg.builders.graphs import VariantError  # noqa: PLC0415 - imports onnx
+
+        raise VariantError(
+            f"nothing can be written below {folder}: {error.strerror or error}",
+            hint="Free some space there, or set TMPDIR to a folder that has some.",
+        ) from error
 
 
 def merge(
@@ -41,7 +63,8 @@ def merge(
     import onnx  # noqa: PLC0415 - heavy
 
     report(None, "merging external data")
-    onnx.save(onnx.load(request["source"]), request["target"])
+    with _naming(Path(request["target"]).parent):
+        onnx.save(onnx.load(request["source"]), request["target"])
     return {}
 
 

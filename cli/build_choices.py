@@ -49,7 +49,7 @@ def choose_cells(
 ) -> ChosenCells:
     """Return the cells of all targets, precisions and the toolchains that build for them."""
     from modelreg.builders.interface import Cell
-    from modelreg.builders.planning import CellRequest
+    from modelreg.builders.planning import CellRequest, spare_unconverted
 
     requests: list[CellRequest] = []
     refusals: list[Refusal] = []
@@ -61,7 +61,7 @@ def choose_cells(
             for spec in choice.toolchains:
                 cell = Cell(version=wanted.version, target=choice.target, precision=precision, toolchain=spec)
                 requests.append(CellRequest(cell=cell, options=options, rebuild=rebuild))
-    return ChosenCells(wanted=wanted, requests=requests, refusals=refusals)
+    return ChosenCells(wanted=wanted, requests=spare_unconverted(requests), refusals=refusals)
 
 
 def _choose_toolchains(registry: Registry, targets: tuple[str, ...], names: tuple[str, ...]) -> list[TargetChoice]:

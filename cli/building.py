@@ -25,6 +25,7 @@ def build_all(invocation: Invocation, registry: Registry, chosen: ChosenCells, *
     requests, refusals = sort_out(chosen)
     if not requests:
         raise _all_refused(refusals)
+    requests = [_renew(registry, request) for request in requests]
     if not all(_find_reusable(registry, request) for request in requests):
         registry.require_writable()
     cells = _fill(invocation, registry, requests, jobs=jobs)
@@ -71,8 +72,19 @@ def _open_step(registry: Registry, board: Board, request: CellRequest) -> Iterat
         yield lambda _fraction, _doing: None
 
 
+def _renew(registry: Registry, request: CellRequest) -> CellRequest:
+    """Return what is asked for; a damaged engine is not reused, which is said."""
+    from modelreg.builders.reusing import renew_damaged
+
+    renewed, damage = renew_damaged(request, database=registry.database, storage=registry.storage)
+    if damage:
+        print_warning(damage)
+    return renewed
+
+
 def _find_reusable(registry: Registry, request: CellRequest) -> EngineRecord | None:
-    from modelreg.builders.cells import find_reusable, prepare_cell
+    from modelreg.builders.planning import prepare_cell
+    from modelreg.builders.reusing import find_reusable
 
     return find_reusable(prepare_cell(request), database=registry.database, storage=registry.storage)
 

@@ -4,6 +4,7 @@ note; the others are refused, with what to write instead. Options that `build` h
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,25 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
         ("stripweights", "stripallweights", "weightless"),
         ("leaves the weights out, and nothing here puts them back when a plan is loaded", "Leave it out."),
     ),
+    "profilingverbosity": ("is always detailed here: what a plan became is read from it", "Leave it out."),
+    "computecapabilities": ("is the target here", "Write --target sm_86, or several joined by commas."),
+    **dict.fromkeys(
+        ("inputioformats", "outputioformats"),
+        ("chooses types of inputs and outputs, and here they stay those of the model", "Leave it out."),
+    ),
+    **dict.fromkeys(
+        ("dynamicplugins", "setpluginstoserialize"),
+        ("names a plugin library in a way that build does not have", "Write --plugins LIB.so."),
+    ),
+    **dict.fromkeys(
+        (
+            *("excludeleanruntime", "maxauxstreams", "preview", "previewfeatures", "restricted", "safe", "consistency"),
+            *("heuristic", "directio", "nobuildercache", "nocompilationcache", "tempdir", "tempfilecontrols"),
+            *("allowweightstreaming", "weightstreamingbudget", "markdebug", "maxtactics", "tilingoptimizationlevel"),
+            *("l2limitfortiling", "runtimeplatform", "useruntime", "leandllpath", "cpuonly", "nvtxmode", "int4"),
+        ),
+        ("is a setting that build does not have", "Leave it out."),
+    ),
     "sparsity": ("asks for sparse weights, which are not supported", "Leave it out."),
     "device": ("chooses a GPU", "Set CUDA_VISIBLE_DEVICES={value} instead."),
     **dict.fromkeys(("model", "deploy", "uff", "uffinput", "output"), _CAFFE),
@@ -101,10 +121,36 @@ class TrtexecCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Translate what is trtexec's, say so, and parse."""
+        require_values(args, self.params)
         respelled = respell(args)
         for note in respelled.notes:
             print_note(note)
         return super().parse_args(ctx, list(respelled.arguments))
+
+
+def require_values(arguments: Sequence[str], options: Sequence[click.Parameter]) -> None:
+    """
+    Refuse an option without its value: the option after it would be taken for one, and be translated besides.
+
+    Args:
+        arguments: The command line as it was written.
+        options: The parameters of the command.
+
+    Raises:
+        UsageError: Names the option, and what follows it.
+    """
+    own = {key: option for option in options for key in _keys(option)}
+    before_end = itertools.takewhile(lambda word: word != "--", arguments)
+    for option, following in itertools.pairwise(map(_read, before_end)):
+        if option is None or following is None or option.value is not None:
+            continue
+        found = own.get(option.key)
+        if isinstance(found, click.Option) and not found.is_flag and following.key in {*own, *SPELLINGS}:
+            raise UsageError(f"{option.spelled} has no value: {following.spelled} follows")
+
+
+def _keys(parameter: click.Parameter) -> list[str]:
+    return [option.key for option in map(_read, parameter.opts) if option is not None]
 
 
 def respell(arguments: Sequence[str]) -> Respelled:
@@ -138,6 +184,8 @@ def respell(arguments: Sequence[str]) -> Respelled:
 
 def _translate(option: _Option, following: str, known: set[str]) -> tuple[list[str], str]:
     """Return an option of the table in our spelling, and what to say about it; refuse it where it has none."""
+    if option.value is not None and option.key in (*_PRECISIONS, *_LEFT_OUT):
+        raise UsageError(f"{option.spelled} takes no value", hint=f"Write {option.spelled} alone, or leave it out.")
     if option.key in _PRECISIONS:
         return ["--precision", option.key], f"{option.spelled} means --precision {option.key}"
     if option.key == "shapes":
@@ -189,8 +237,14 @@ def _require_one_precision(options: Sequence[_Option | None], known: set[str]) -
     if len(old) > 1:
         raise UsageError(
             f"{' and '.join(old.values())} let trtexec mix them in one engine, and here each is an engine of its own",
-            hint=f"Write --precision {','.join(old)} for {len(old)} engines, or name one of them.",
+            hint=_advise_on_mixed([key for key in old if key != "best"], with_best="best" in old),
         )
     if old and "precision" in known:
         (key,) = old
         raise UsageError(f"{old[key]} means --precision {key}, and --precision is there too", hint="Write all in one.")
+
+
+def _advise_on_mixed(keys: Sequence[str], *, with_best: bool) -> str:
+    """Return what to write for several of trtexec's precisions, `keys` without `best`, which few releases have."""
+    own = f"--precision {','.join(keys)}" + (f" for {len(keys)} engines" if len(keys) > 1 else "")
+    return f"Write {own}, or {'--precision best for TensorRT before 10.12' if with_best else 'name one of them'}."

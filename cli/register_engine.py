@@ -76,13 +76,20 @@ def command(
     REF, and in which precision, is taken on your word until `validate` has compared it with the golden set; promote
     refuses it before. Prefer to build from the ONNX. The same plan twice is one engine.
     """
-    from modelreg.registry.imported_plans import ImportRequest, choose_targets, choose_toolchain, inspect_plan
+    from modelreg.registry.imported_plans import (
+        ImportRequest,
+        choose_targets,
+        choose_toolchain,
+        inspect_plan,
+        require_possible,
+    )
     from modelreg.registry.toolchains.catalogue import list_toolchains
 
     registry = invocation.open_registry()
     registry.open()
     version = find_version(registry, reference)
     offered = inspect_plan(plan)
+    require_possible(offered, precision)
     with registry.database.read() as connection:
         known = list_toolchains(connection)
     request = ImportRequest(

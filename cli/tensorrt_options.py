@@ -30,6 +30,7 @@ _OPTIONS: tuple[Callable[[F], F], ...] = (
         "--memPoolSize",
         "--mem-pool-size",
         "memory_pools",
+        multiple=True,
         metavar="POOL:MIB,...",
         help="TensorRT: limits of memory pools, for example workspace:4096.",
     ),
@@ -54,6 +55,7 @@ _OPTIONS: tuple[Callable[[F], F], ...] = (
         "--tacticSources",
         "--tactic-sources",
         "tactic_sources",
+        multiple=True,
         metavar="+NAME,-NAME,...",
         help="TensorRT: libraries that kernels may come from, or none.",
     ),
@@ -145,6 +147,6 @@ def _read(given: dict[str, Any]) -> TensorRTOptions:
     return TensorRTOptions(
         **{**given, "hardware_compatibility": LEVELS[given["hardware_compatibility"]]},
         optimisation_level=None if level is None else int(level),
-        memory_pools=parse_pools(pools) if pools else {},
-        tactic_sources=parse_tactic_sources(sources) if sources else None,
+        memory_pools=parse_pools(",".join(pools)) if pools else {},
+        tactic_sources=parse_tactic_sources(",".join(sources)) if sources else None,
     )

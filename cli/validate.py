@@ -22,7 +22,7 @@ from modelreg.cli.options import (
 )
 from modelreg.cli.progress import interrupted_by_signals
 from modelreg.cli.render import print_document, print_line, print_warning, short
-from modelreg.cli.validating import Work, plan_work, validate_all
+from modelreg.cli.validating import Done, Work, plan_work, validate_all
 from modelreg.registry.errors import GateFailedError, UsageError
 from modelreg.registry.references import ModelReference
 
@@ -82,7 +82,7 @@ def command(
         return 0
     registry.require_writable()
     with interrupted_by_signals():
-        judged = validate_all(registry, invocation.reporter(), work, message=message)
+        done = validate_all(registry, invocation.reporter(), work, message=message)
     if invocation.as_json:
         print_document(
             {
@@ -95,14 +95,14 @@ def command(
                         "engine": engine_document(engine),
                         "objection": work.current.object_to(engine, validation),
                     }
-                    for engine, validation in judged
+                    for engine, validation in done.judged
                 ],
-                "skipped": [{"engine": engine_document(engine), "reason": reason} for engine, reason in work.skipped],
+                "skipped": [{"engine": engine_document(engine), "reason": reason} for engine, reason in done.skipped],
             }
         )
     else:
-        _print(judged, work.skipped, no_color=invocation.no_color)
-    return _conclude(invocation, registry, work, judged)
+        _print(done.judged, done.skipped, no_color=invocation.no_color)
+    return _conclude(invocation, registry, work, done)
 
 
 def _print(
@@ -122,25 +122,24 @@ def _print(
         print_line(f"engine {engine.id} ({engine.target.name} {engine.precision}): skipped, {reason}")
 
 
-def _conclude(
-    invocation: Invocation, registry: Registry, work: Work, judged: list[tuple[EngineRecord, ValidationRecord]]
-) -> int:
+def _conclude(invocation: Invocation, registry: Registry, work: Work, done: Done) -> int:
+    judged, skipped = done.judged, done.skipped
     bad = [(engine, validation) for engine, validation in judged if validation.verdict != "pass"]
     reference = work.version.reference
-    if not bad and not work.skipped:
+    if not bad and not skipped:
         objections = _warn_of_objections(work, judged)
         if not invocation.as_json and not objections:
             print_next(registry, work.version)
         return 0
     from modelreg.cli.failures import report_after_result
 
-    total = len(judged) + len(work.skipped)
+    total = len(judged) + len(skipped)
     if not bad:
-        names = ", ".join(f"{engine.target.name} {engine.precision}" for engine, _ in work.skipped)
+        names = ", ".join(f"{engine.target.name} {engine.precision}" for engine, _ in skipped)
         return report_after_result(
             GateFailedError(
-                f"{len(work.skipped)} of {total} engines of {reference} cannot be validated on this host: {names}",
-                hint="Validate them on a host with their GPU, or leave them out with --target.",
+                f"{len(skipped)} of {total} engines of {reference} cannot be validated on this host: {names}",
+                hint="Validate them on a host with their GPU and toolchain, or leave them out with --target.",
             )
         )
     names = ", ".join(f"{engine.target.name} {engine.precision}" for engine, _ in bad)

@@ -11,7 +11,7 @@ from modelreg.cli.context import Registry
 from modelreg.cli.evaluation import fetch_files, make_passes
 from modelreg.cli.progress import Reporter
 from modelreg.cli.versions import read_version
-from modelreg.registry.errors import NotFoundError
+from modelreg.registry.errors import NotFoundError, WorkerStartError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
@@ -35,6 +35,14 @@ class Work:
     policies: dict[Precision, Policy]
     current: CurrentPolicies
     loosened: dict[Precision, list[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Which engines got a verdict, and which none and why."""
+
+    judged: list[tuple[EngineRecord, ValidationRecord]]
+    skipped: list[tuple[EngineRecord, str]]
 
 
 def plan_work(
@@ -119,13 +127,12 @@ def _why_not_here(engines: list[EngineRecord]) -> dict[int, str]:
     }
 
 
-def validate_all(
-    registry: Registry, reporter: Reporter, work: Work, *, message: str
-) -> list[tuple[EngineRecord, ValidationRecord]]:
-    """Run every engine over the golden set and keep each verdict; return them in the order of the engines."""
+def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message: str) -> Done:
+    """Run every engine over the golden set and keep each verdict; one that cannot be started gets none."""
     from modelreg.registry.tensor_sets import open_tensor_set
 
-    judged = []
+    judged: list[tuple[EngineRecord, ValidationRecord]] = []
+    skipped = [*work.skipped]
     with tempfile.TemporaryDirectory(prefix="modelreg-validate-") as folder:
         path = Path(folder) / "golden.safetensors"
         registry.storage.fetch_blob(work.golden.digest, path)
@@ -133,10 +140,14 @@ def validate_all(
             place = Path(folder) / f"engine-{engine.id}"
             plan = fetch_files(engine.files, registry.storage, place)
             passes = make_passes(engine, plan, work.version, registry, place)
-            with open_tensor_set(path) as golden:
-                outcome = _run(reporter, work, engine, golden, passes)
+            try:
+                with open_tensor_set(path) as golden:
+                    outcome = _run(reporter, work, engine, golden, passes)
+            except WorkerStartError as error:
+                skipped.append((engine, str(error)))
+                continue
             judged.append((engine, _record(registry, work, engine, outcome, message=message)))
-    return judged
+    return Done(judged=judged, skipped=skipped)
 
 
 def _run(

@@ -90,6 +90,10 @@ class WorkerError(BuildError):
     """A worker process crashed, hung, or spoke garbage."""
 
 
+class WorkerStartError(WorkerError):
+    """What was to run an engine could not be started on this host; nothing of the engine was tried."""
+
+
 class ToolchainError(WorkerError):
     """A toolchain's interpreter is gone, has no backend, or one that cannot be used."""
 

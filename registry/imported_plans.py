@@ -20,12 +20,20 @@ from modelreg.registry.errors import IntegrityError, NotFoundError, SourceError,
 from modelreg.registry.events import append_event
 from modelreg.registry.plans import HEADER_BYTES, PlanHeader, is_same_version, parse_plan_header
 from modelreg.registry.records import EngineRecord, ToolchainRecord, VersionRecord
-from modelreg.registry.sources.local_files import LocalFile, open_regular, require_unchanged, shown
+from modelreg.registry.sources.local_files import (
+    FileIdentity,
+    LocalFile,
+    open_regular,
+    require_unchanged,
+    shown,
+    unreadable,
+)
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
 from modelreg.registry.words import Backend, EngineStatus, Json, Precision
 
 _PLAN_NAME = "model.plan"
 _GPU = re.compile(r"sm_[1-9]\d{1,2}")
+_WANTED_FILE = "Name the plan itself, as a regular file that you may read."
 _ADD_TOOLCHAIN = "Add one with: modelreg toolchain add NAME --python PATH"
 
 
@@ -83,13 +91,39 @@ def inspect_plan(path: Path) -> OfferedPlan:
     """
     if path.is_symlink():
         raise SourceError(f"{shown(path)} is a link, not a file", hint="Name the file that it leads to.")
-    opened, identity = open_regular(path)
-    with opened:
-        head = opened.read(HEADER_BYTES)
+    head, identity = _read_head(path)
     header = parse_plan_header(head, size_bytes=identity.size_bytes, where=shown(path.name))
     if header.backend is Backend.TENSORRT_RTX and not header.targets:
         raise IntegrityError(f"{shown(path.name)} is damaged: its header names no target", hint="Fetch it again.")
     return OfferedPlan(file=LocalFile(name=path.name, path=path, identity=identity), head=head, header=header)
+
+
+def _read_head(path: Path) -> tuple[bytes, FileIdentity]:
+    try:
+        opened, identity = open_regular(path)
+        with opened:
+            return opened.read(HEADER_BYTES), identity
+    except SourceError as error:
+        error.advise(_WANTED_FILE)
+        raise
+    except OSError as error:
+        failed = unreadable(path, error)
+        failed.advise(_WANTED_FILE)
+        raise failed from error
+
+
+def require_possible(plan: OfferedPlan, precision: Precision) -> None:
+    """
+    Refuse a precision that no plan of this backend has.
+
+    Raises:
+        UsageError: TensorRT-RTX chooses nothing: its networks are strongly typed.
+    """
+    if plan.header.backend is Backend.TENSORRT_RTX and precision is Precision.BEST:
+        raise UsageError(
+            f"a plan of {plan.header.backend} is never {precision}: its network is strongly typed, nothing is chosen",
+            hint="Name the precision that its network is typed in, for example fp16.",
+        )
 
 
 def choose_targets(plan: OfferedPlan, wanted: Sequence[str]) -> tuple[str, ...]:

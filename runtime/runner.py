@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from modelreg.registry.errors import IntegrityError, ModelregError
+from modelreg.registry.errors import IntegrityError, ModelregError, WorkerError, WorkerStartError
 from modelreg.registry.plans import disagreement, read_plan_header
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json
@@ -113,6 +113,7 @@ class WorkerRunner:
         Raises:
             IntegrityError: A plan of TensorRT is not whole, or not what it is said to be; nothing was loaded.
             RunError: It cannot be loaded.
+            WorkerStartError: The interpreter does not start, or has not what loads the plan.
             WorkerError: The child crashed, hung, or spoke garbage.
         """
         if mode not in MODES:
@@ -128,8 +129,10 @@ class WorkerRunner:
         interpreter = sys.executable if mode == "rounded" else python
         try:
             self._worker = Worker.start(interpreter, JOB_FILES[backend], log_path=log)
-        except BaseException:
+        except BaseException as error:
             self._clean()
+            if isinstance(error, WorkerError):
+                raise WorkerStartError(str(error), hint=error.hint()) from error
             raise
         try:
             request: Json = {"path": str(path), "mode": mode, "threads": threads, "backend": str(backend)}

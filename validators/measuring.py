@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelreg.registry.errors import ModelregError, WorkerStartError
 from modelreg.registry.tensor_sets import TensorSet, row_chunks
 from modelreg.registry.words import Json
 from modelreg.validators.golden import LABEL, OUTPUT, CheckedGolden, class_scores
@@ -43,7 +44,12 @@ class PassMeasurement:
 def measure_pass(
     evaluation: EvaluationPass, *, golden: TensorSet, checked: CheckedGolden, progress: Progress
 ) -> PassMeasurement:
-    """Return what an engine does with a golden set; its crash is a measurement with an error, no exception."""
+    """
+    Return what an engine does with a golden set; its crash is a measurement with an error, no exception.
+
+    Raises:
+        WorkerStartError: What runs it could not be started here, so that nothing was measured.
+    """
     started = time.perf_counter()
     outputs = {name: _OutputMeasure(name, golden, checked) for name in checked.scales}
     error = ""
@@ -54,6 +60,8 @@ def measure_pass(
             overflows = runner.overflows
     except OutputMismatchError as mismatch:
         error = str(mismatch)
+    except WorkerStartError:
+        raise
     except Exception as crash:
         error = _one_line(crash)
     labelled = outputs[checked.labelled_output] if checked.labelled_output is not None else None
@@ -144,4 +152,7 @@ class _OutputMeasure:
 
 def _one_line(crash: Exception) -> str:
     lines = str(crash).strip().splitlines()
-    return f"{type(crash).__name__}: {lines[0][:300]}" if lines else type(crash).__name__
+    if not lines:
+        return type(crash).__name__
+    # Our own errors say what happened; what a backend raises often says it by its class alone.
+    return lines[0][:300] if isinstance(crash, ModelregError) else f"{type(crash).__name__}: {lines[0][:300]}"

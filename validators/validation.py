@@ -56,6 +56,7 @@ def validate_engine(
 
     Raises:
         GoldenSetError: The golden set does not fit the model, or is damaged.
+        WorkerStartError: What runs the engine could not be started on this host; nothing was measured.
         ValueError: There is no pass.
     """
     if not passes:

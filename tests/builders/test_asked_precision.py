@@ -32,3 +32,20 @@ def test_half_precision_stored_in_fp32_failed(asked: Precision) -> None:
 def test_what_came_true_passes() -> None:
     require_precision({"stayed": [], "converted": 3, "storage": "fp16"}, asked=Precision.FP16)
     require_precision({"stayed": [], "converted": 0, "storage": "fp32"}, asked=Precision.FP32)
+
+
+@pytest.mark.parametrize("word", ["fp16", "bf16"])
+def test_a_model_typed_in_half_precision_is_no_fp32(word: str) -> None:
+    with pytest.raises(PrecisionError, match=f"fp32 was asked, but the model itself is typed in {word}") as caught:
+        require_precision({"stayed": [], "converted": 0, "compute": word}, asked=Precision.FP32)
+    assert caught.value.hint() == f"Build {word} instead, or export the model in FP32."
+
+
+def test_the_advice_on_weights_in_fp32_is_for_the_backend() -> None:
+    realised = {"stayed": [], "converted": 3, "storage": "fp32"}
+    with pytest.raises(PrecisionError) as caught:
+        require_precision({**realised, "flags": []}, asked=Precision.FP16)
+    assert caught.value.hint() == "Exclude fewer nodes: all those with weights stay in FP32."
+    with pytest.raises(PrecisionError) as caught:
+        require_precision(realised, asked=Precision.FP16)
+    assert "optimisation level" in caught.value.hint()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from modelreg.builders.calibration import CalibrationSet, check_calibration_set, iterate_batches, recipe_part
 from modelreg.builders.interface import CalibrationOptions
 from modelreg.registry.contents import Signature, TensorSpec
-from modelreg.registry.errors import GoldenSetError, UsageError
+from modelreg.registry.errors import CellRefusedError, GoldenSetError, UsageError
 from modelreg.registry.tensor_sets import open_tensor_set, write_tensor_set
 
 
@@ -144,3 +144,8 @@ def test_the_recipe_holds_what_decides_the_ranges_and_nothing_else(tmp_path: Pat
     body = recipe_part(CalibrationOptions(path=tmp_path, method=method), checked)
     assert set(body) == {"digest", "method", "samples"} | keys
     assert "seed" in recipe_part(CalibrationOptions(path=tmp_path, method=method, samples=3), checked)
+
+
+def test_a_model_that_takes_no_samples_cannot_be_calibrated(tmp_path: Path) -> None:
+    with pytest.raises(CellRefusedError, match="the model's batch is fixed at 0"):
+        check(tmp_path, {"x": floats(16, 4)}, signature(0, 4))

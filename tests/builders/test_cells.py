@@ -23,6 +23,7 @@ from modelreg.builders import backends
 from modelreg.builders.backends import embedded_toolchain
 from modelreg.builders.cells import CellRequest, build_cell, plan_cells
 from modelreg.builders.recipe import variant_recipe_digest
+from modelreg.builders.reusing import renew_damaged
 from modelreg.registry import engines
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import (
@@ -573,3 +574,42 @@ def test_build_cell_asks_for_nothing_but_the_registry(workshop: Workshop, versio
         actor="somebody",
     )
     assert outcome.engine.created_by == "somebody"
+
+
+def damage(workshop: Workshop, digest: str) -> Path:
+    """Flip a bit of a stored blob; return its file."""
+    path = next((workshop.folder / "store" / "blobs").rglob(digest))
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+def test_a_damaged_engine_is_built_again_and_its_blob_is_whole_then(workshop: Workshop, version: VersionRecord) -> None:
+    engine = workshop.build(version, Precision.FP32).engine
+    damage(workshop, engine.plan_digest)
+    renewed, said = renew_damaged(
+        workshop.request(version, Precision.FP32), database=workshop.database, storage=workshop.storage
+    )
+    assert renewed.rebuild
+    assert said.startswith("engine 1 is damaged and is built again: ")
+    again = workshop.fill(renewed)
+    assert not again.reused
+    assert workshop.storage.verify_blob(engine.plan_digest) == engine.size_bytes
+
+
+def test_a_whole_engine_or_a_rebuild_is_not_renewed(workshop: Workshop, version: VersionRecord) -> None:
+    workshop.build(version, Precision.FP32)
+    request = workshop.request(version, Precision.FP32)
+    for asked in (request, replace(request, rebuild=True), workshop.request(version, Precision.FP16)):
+        assert renew_damaged(asked, database=workshop.database, storage=workshop.storage) == (asked, "")
+
+
+def test_a_damaged_variant_is_made_again_and_the_log_says_so(workshop: Workshop, version: VersionRecord) -> None:
+    engine = workshop.build(version, Precision.FP16).engine
+    damage(workshop, engine.variant_digest)
+    again = workshop.fill(replace(workshop.request(version, Precision.FP16), rebuild=True)).engine
+    assert again.variant_digest == engine.variant_digest
+    assert "the variant made before is damaged and is made again" in workshop.log_of(again)
+    workshop.storage.verify_blob(engine.variant_digest)

@@ -50,6 +50,13 @@ def test_what_is_no_shape_is_refused(text: str) -> None:
         parse_shapes(text)
 
 
+@pytest.mark.parametrize("length", ["2147483648", "99999999999999999999", "9" * 5000])
+def test_a_dimension_that_no_tensor_can_have_is_refused(length: str) -> None:
+    with pytest.raises(UsageError, match="input 'image' cannot be that long"):
+        parse_shapes(f"image:{length}x1x28x28")
+    assert parse_shapes("image:0000000000002147483647") == {"image": (2147483647,)}
+
+
 def test_one_input_has_one_shape() -> None:
     with pytest.raises(UsageError, match="'a' has two shapes"):
         parse_shapes("a:1,a:2")

@@ -312,3 +312,12 @@ def test_ctrl_c_ends_all_cells_and_records_them(workshop: Workshop, version: Ver
     assert [(engine.status, engine.error) for engine in workshop.engines(version)] == [
         (EngineStatus.FAILED, "interrupted")
     ] * 2
+
+
+@pytest.mark.parametrize("name", ["blk[0]/mm", "r]x", "a\nb"])
+def test_a_node_may_have_any_name(workshop: Workshop, name: str) -> None:
+    model = conv_net()
+    model.graph.node[0].name = name
+    engine = workshop.fill(request(workshop, workshop.register(model), FP16)).engine
+    assert engine.realised["stayed"] == []
+    assert engine.realised["converted"] == len([each for each in model.graph.node if each.op_type != "Softmax"])

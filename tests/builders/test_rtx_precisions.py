@@ -9,15 +9,16 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
+from onnx import TensorProto, helper
 
 from modelreg.builders.interface import CalibrationOptions
-from modelreg.registry.errors import BuildError
+from modelreg.registry.errors import BuildError, PrecisionError
 from modelreg.registry.plans import read_plan_header
 from modelreg.registry.records import EngineRecord
 from modelreg.registry.words import EngineStatus, Precision
 from modelreg_testing.checkout import ROOT
 from modelreg_testing.networks import encoder, light_model, norm_by_parts, residual_net
-from modelreg_testing.onnx_models import conv_net
+from modelreg_testing.onnx_models import conv_net, make_model, value, weight
 from modelreg_testing.toolchains import needs_rtx, rtx_toolchain
 from modelreg_testing.workshop import Workshop
 
@@ -150,3 +151,19 @@ def test_what_is_kept_behind_a_blocked_node_is_listed_and_no_reason_to_fail(work
     assert realised["stayed"] == []
     assert {label.split()[0] for label in realised["kept"]} == {"mean", "square", "variance", "stable", "root"}
     assert realised["converted"] == 4
+
+
+def test_a_model_typed_in_fp16_is_built_as_fp16_and_not_as_fp32(workshop: Workshop) -> None:
+    model = make_model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")],
+        inputs=[value("x", ["N", 4], TensorProto.FLOAT16)],
+        outputs=[value("y", ["N", 4], TensorProto.FLOAT16)],
+        initializers=[weight("w", np.ones((4, 4), np.float16))],
+    )
+    version = workshop.register(model)
+    with pytest.raises(PrecisionError, match="fp32 was asked, but the model itself is typed in fp16"):
+        workshop.build(version, Precision.FP32, target="sm_86", toolchain=rtx_toolchain())
+    realised = workshop.build(version, Precision.FP16, target="sm_86", toolchain=rtx_toolchain()).engine.realised
+    assert (realised["storage"], realised["compute"], realised["converted"]) == ("fp16", "fp16", 1)
+    on_the_cpu = workshop.build(version, Precision.FP32).engine.realised
+    assert (on_the_cpu["storage"], on_the_cpu["compute"]) == ("fp16", "fp32")

@@ -47,6 +47,19 @@ def test_a_memory_pool_that_is_none_is_refused(text: str) -> None:
         parse_pools(text)
 
 
+@pytest.mark.parametrize("size", ["99999999999999999999999999", "9" * 400, "8796093022208", "8589934592G"])
+def test_a_memory_pool_larger_than_any_memory_is_refused(size: str) -> None:
+    with pytest.raises(UsageError, match="memory pool workspace cannot be that large"):
+        parse_pools(f"workspace:{size}")
+
+
+def test_what_is_given_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="memory pool workspace has two sizes"):
+        parse_pools("workspace:1,workspace:2")
+    with pytest.raises(UsageError, match="tactic source CUDNN is in '-CUDNN,\\+cudnn' twice"):
+        parse_tactic_sources("-CUDNN,+cudnn")
+
+
 def test_tactic_sources_are_changes_to_the_default_or_to_none() -> None:
     assert parse_tactic_sources("-cudnn,+CUBLAS") == TacticSources(on=("CUBLAS",), off=("CUDNN",))
     assert parse_tactic_sources("none") == TacticSources(none=True)

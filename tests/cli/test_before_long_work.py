@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -72,23 +72,23 @@ def test_a_database_that_a_writer_keeps_is_said_before_work_begins(stocked: Shop
     assert " ..." not in refused.err
 
 
-def damage_variant(shop: Shop) -> None:
-    """Change a byte of the FP16 variant in the store, which the next build of it fetches."""
+def block_variant(shop: Shop) -> None:
+    """Put a folder in the place of the FP16 variant in the store, which the next build of it makes and stores again."""
     with shop.database() as database, database.read() as connection:
         version = get_version(connection, ModelReference(model="mlp"))
         digest = next(e for e in list_engines(connection, version_id=version.id) if e.precision == Precision.FP16)
     path = shop.path / "store" / "blobs" / "sha256" / digest.variant_digest[:2] / digest.variant_digest
-    path.chmod(0o644)
-    with closing(path.open("r+b")) as file:
-        file.write(b"\0")
+    path.unlink()
+    path.mkdir()
 
 
 def test_a_cell_that_the_store_fails_does_not_hide_the_others(stocked: Shop) -> None:
     assert stocked.cli("build", "mlp", "--precision", "fp16").code == 0
-    damage_variant(stocked)
+    block_variant(stocked)
     words = ("build", "mlp", "--precision", "fp16,fp32", "--rebuild")
     shown = stocked.cli(*words)
-    assert shown.code == 6
+    assert shown.code == 1
+    assert "is a directory" in shown.err.lower()
     assert [line.split()[2:4] for line in shown.out.splitlines()[1:]] == [["fp16", "failed"], ["fp32", "built"]]
     assert "1 of 2 engines were not built: fp16 for cpu" in shown.err
     cells = stocked.cli(*words, "--json").document["cells"]

@@ -69,3 +69,16 @@ def test_shapes_without_tensorrt_are_a_wrong_command_line(stocked: Shop) -> None
     refused = stocked.cli("build", "lenet:1", "--optShapes", "image:8x1x28x28")
     assert refused.code == 2
     assert "profiles are for TensorRT" in refused.err
+
+
+def test_what_is_excluded_concerns_the_precisions_that_convert(stocked: Shop) -> None:
+    words = ("--nodes-to-exclude", "/c1/Conv", "--json", "--dry-run")
+    both = stocked.cli("build", "lenet:1", "--precision", "fp32,fp16", *words)
+    assert both.code == 0, both.err
+    fp32, fp16 = both.document["cells"]
+    assert (fp32["action"], fp32["recipe"]["variant"]) == ("build", None)
+    assert (fp16["action"], fp16["recipe"]["variant"]["excluded_nodes"]) == ("build", ["/c1/Conv"])
+    alone = stocked.cli("build", "lenet:1", "--precision", "fp32,bf16", *words)
+    assert alone.code == 2
+    assert "fp32 converts nothing, so nothing can be excluded" in alone.err
+    assert "Leave --nodes-to-exclude and --op-types-to-exclude out." in alone.err

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from modelreg.cli.build import command
-from modelreg.cli.old_spellings import _REFUSED, SPELLINGS, respell
+from modelreg.cli.old_spellings import _REFUSED, SPELLINGS, require_values, respell
 from modelreg.registry.errors import UsageError
 from modelreg_testing.cli import Shop, run_cli
 
@@ -77,6 +77,17 @@ def test_shapes_alone_are_a_profile_of_one_shape(words: list[str]) -> None:
         (["--noTF32", "--precision=TF32"], "--noTF32 contradicts --precision tf32", "Leave one"),
         (["--shapes=x:1x3", "--optShapes=x:4x3"], "says how an engine is run", "the profile has the shapes"),
         (["--shapes"], "--shapes needs shapes", "--shapes=INPUT:1x3x224x224"),
+        (["--fp16="], "--fp16 takes no value", "Write --fp16 alone"),
+        (["--fp16=true"], "--fp16 takes no value", "Write --fp16 alone"),
+        (["--buildOnly=1"], "--buildOnly takes no value", "Write --buildOnly alone"),
+        (["--best", "--fp16"], "--best and --fp16 let trtexec mix them", "Write --precision fp16, or --precision best"),
+        (["--profilingVerbosity=detailed"], "is always detailed here", "Leave it out"),
+        (["--inputIOFormats=fp16:chw"], "here they stay those of the model", "Leave it out"),
+        (["--dynamicPlugins=a.so"], "--dynamicPlugins names a plugin library", "--plugins LIB.so"),
+        (["--excludeLeanRuntime"], "is a setting that build does not have", "Leave it out"),
+        (["--maxAuxStreams=2"], "is a setting that build does not have", "Leave it out"),
+        (["--previewFeatures=x"], "is a setting that build does not have", "Leave it out"),
+        (["--computeCapabilities=86"], "is the target here", "--target sm_86"),
         (["--shapes="], "--shapes needs shapes", "--shapes=INPUT:1x3x224x224"),
     ],
 )
@@ -123,6 +134,36 @@ def test_every_option_of_trtexec_that_build_has_is_spelled_in_kebab_case_too() -
     for parameter in command.params:
         if isinstance(parameter, click.Option) and any(not name.islower() for name in parameter.opts):
             assert any(name.islower() and name.startswith("--") for name in parameter.opts), parameter.opts
+
+
+@pytest.mark.parametrize("following", ["--fp16", "--workspace=1", "--precision", "--rebuild"])
+@pytest.mark.parametrize("option", ["--target", "--nodes_to_exclude", "--memPoolSize"])
+def test_an_option_without_its_value_does_not_swallow_the_next(option: str, following: str) -> None:
+    with pytest.raises(UsageError, match=f"^{option} has no value: {following.partition('=')[0]} follows$"):
+        require_values(["net:1", option, following], command.params)
+
+
+def test_flags_values_and_what_stands_behind_the_end_are_left_alone() -> None:
+    for words in (["--rebuild", "--fp16"], ["--target=a", "--fp16"], ["--target", "a", "--fp16"], ["--target", "-x"]):
+        require_values(words, command.params)
+    require_values(["--", "--target", "--fp16"], command.params)
+    require_values(["--unknown", "--fp16"], command.params)
+
+
+@pytest.mark.parametrize(
+    ("words", "fact"),
+    [
+        (["--memPoolSize", ""], "memory pool '' is not NAME:SIZE"),
+        (["--memPoolSize", "workspace:1", "--memPoolSize", "workspace:2"], "memory pool workspace has two sizes"),
+        (["--tacticSources", ""], "tactic sources '' are not +NAME or -NAME"),
+        (["--target", "--fp16"], "--target has no value: --fp16 follows"),
+    ],
+)
+def test_an_empty_or_doubled_setting_is_no_setting(shop: Shop, words: list[str], fact: str) -> None:
+    shop.add_version()
+    refused = shop.cli("build", "lenet:1", *words)
+    assert refused.code == 2
+    assert fact in refused.err
 
 
 def test_the_command_says_what_it_understood(shop: Shop) -> None:

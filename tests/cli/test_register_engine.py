@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,31 @@ def test_references_precisions_and_files_that_are_not_there(stocked: Shop, tmp_p
     assert (linked.code, "link.plan is a link, not a file" in linked.err) == (1, True)
     assert take(stocked, "/dev/zero").code == 1
     assert take(stocked, "absent.plan").code == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "fact"),
+    [
+        ("/proc/self/mem", "/proc/self/mem cannot be read: Input/output error"),
+        ("/dev/zero", "/dev/zero is a device, not a file"),
+        ("/", "/ is a folder, not a file"),
+        ("absent.plan", "absent.plan does not exist"),
+        ("pipe.plan", "pipe.plan is a named pipe, not a file"),
+    ],
+)
+def test_what_is_no_file_to_read_is_named_with_the_way_out(stocked: Shop, tmp_path: Path, path: str, fact: str) -> None:
+    os.mkfifo(tmp_path / "pipe.plan")
+    refused = take(stocked, path)
+    assert refused.code == 1
+    assert fact in refused.err
+    assert "hint: Name the plan itself, as a regular file that you may read." in refused.err
+
+
+def test_a_plan_of_tensorrt_rtx_is_never_best(stocked: Shop) -> None:
+    refused = take(stocked, "rtx.plan", precision="best")
+    assert refused.code == 2
+    assert "a plan of tensorrt-rtx is never best" in refused.err
+    assert "Name the precision that its network is typed in" in refused.err
 
 
 def test_the_other_commands_know_that_it_was_imported(stocked: Shop) -> None:

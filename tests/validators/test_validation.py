@@ -15,12 +15,12 @@ from onnx import TensorProto, helper
 from modelreg.config.policy import Policy, load_policy
 from modelreg.registry.contents import Signature
 from modelreg.registry.digests import canonical_json
-from modelreg.registry.errors import GoldenSetError
+from modelreg.registry.errors import GoldenSetError, WorkerStartError
 from modelreg.registry.records import GateResult
 from modelreg.registry.tensor_sets import TensorSet, open_tensor_set
 from modelreg.registry.words import Backend, GateOutcome, Precision, Verdict
 from modelreg.runtime.rounding import write_rounded
-from modelreg.runtime.runner import WorkerRunner
+from modelreg.runtime.runner import RunError, WorkerRunner
 from modelreg.validators.interface import EvaluationPass, Runner
 from modelreg.validators.validation import ValidationOutcome, validate_engine
 from modelreg_testing.golden import (
@@ -301,6 +301,22 @@ def test_an_engine_whose_outputs_do_not_line_up_or_that_crashes_is_an_error(
     assert gate.subject == "plan"
     assert re.search(reason, gate.reason)
     assert outcome.report["passes"][0]["error"] == gate.reason
+
+
+def test_an_error_of_ours_says_what_happened_without_its_class(pairs: TensorSet) -> None:
+    def refuse(_inputs: Any) -> Any:
+        raise RunError("the plan takes no such input\nand more")
+
+    assert failed(validate(pairs, [function_pass(refuse)]))["run"].reason == "the plan takes no such input"
+
+
+def test_an_engine_that_could_not_be_started_gets_no_verdict(pairs: TensorSet, tmp_path: Path) -> None:
+    plan = EvaluationPass(
+        name="plan",
+        open_runner=lambda: WorkerRunner(tmp_path / "plan", backend=Backend.ONNXRUNTIME, python="/no/python"),
+    )
+    with pytest.raises(WorkerStartError, match="cannot start the interpreter /no/python"):
+        validate(pairs, [plan])
 
 
 def test_an_engine_that_cannot_be_loaded_is_an_error(pairs: TensorSet) -> None:
