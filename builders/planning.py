@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from modelreg.builders.backends import BUILDERS, embedded_toolchain
 from modelreg.builders.calibration import CalibrationSet, check_calibration_set
@@ -167,7 +168,13 @@ def find_existing(prepared: PreparedCell, database: Database) -> EngineRecord | 
     for engine in reversed(attempts):
         known = engine.toolchain
         same_toolchain = (known.name, known.backend, known.version) == (spec.name, spec.backend, spec.version)
-        same_cell = same_toolchain and known.python == spec.python and engine.target.name == cell.target
+        same_cell = same_toolchain and engine.target.name == cell.target and _is_same(known.python, spec.python)
         if engine.status is EngineStatus.BUILT and same_cell and engine.recipe_digest == prepared.recipe.digest:
             return engine
     return None
+
+
+def _is_same(python: str, other: str) -> bool:
+    """Return whether two paths name one interpreter: pip writes `python` or `python3` into the commands it installs."""
+    one, two = Path(python), Path(other)
+    return one == two or (one.parent == two.parent and one.resolve() == two.resolve())

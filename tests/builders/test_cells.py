@@ -268,6 +268,21 @@ def broken_toolchain(tmp_path: Path, script: str) -> Path:
     return python
 
 
+def test_another_name_of_the_same_interpreter_is_the_same_toolchain(
+    workshop: Workshop, version: VersionRecord, tmp_path: Path
+) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "bin" / "python3").symlink_to("python")
+    first = workshop.fill(request_with(workshop, version, python)).engine
+    again = workshop.fill(request_with(workshop, version, tmp_path / "bin" / "python3"))
+    assert (again.reused, again.engine.id) == (True, first.id)
+    other = workshop.fill(workshop.request(version, Precision.FP32))
+    assert not other.reused
+
+
 def request_with(workshop: Workshop, version: VersionRecord, python: Path) -> CellRequest:
     toolchain = replace(embedded_toolchain(), python=str(python))
     return workshop.request(version, Precision.FP32, toolchain=toolchain)
