@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,27 @@ def test_an_endpoint_belongs_to_a_store_in_s3(tmp_path: Path) -> None:
         assert "endpoint" in refused.err
     refused = run_cli("init", "--store", "s3://bucket/x", "--endpoint-url", "nonsense", home=tmp_path / "home")
     assert (refused.code, "no address" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("init", "--store", "s3://models/prod"),
+        ("store", "check", "s3://models/prod"),
+        ("pull", "lenet@production", "--into", "served", "--store", "s3://models/prod"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_plain_install_is_told_which_extra_a_store_in_s3_needs(words: tuple[str, ...], tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules.update({name: None for name in ('boto3', 'botocore')});"
+        "from modelreg.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    )
+    told = subprocess.run([sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert told.returncode == 1
+    assert "boto3 is not installed" in told.stderr
+    assert "pip install '.[s3]'" in told.stderr
+    assert "internal" not in told.stderr
 
 
 def test_a_server_that_is_away_is_named_once(
