@@ -130,7 +130,8 @@ def test_a_plain_install_is_told_which_extra_a_store_in_s3_needs(words: tuple[st
         "import sys; sys.modules.update({name: None for name in ('boto3', 'botocore')});"
         "from modelreg.cli.main import run; sys.exit(run(sys.argv[1:]))"
     )
-    told = subprocess.run([sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True)
+    command = [sys.executable, "-c", program, *words]
+    told = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
     assert told.returncode == 1
     assert "boto3 is not installed" in told.stderr
     assert "pip install '.[s3]'" in told.stderr
