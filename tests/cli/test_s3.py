@@ -70,11 +70,37 @@ def test_a_server_that_can_be_trusted_is_told_so(s3_server: S3Server) -> None:
     location = s3_server.location()
     told = run_cli("store", "check", f"s3://{BUCKET}/{location.prefix}", "--endpoint-url", s3_server.endpoint_url)
     assert told.code == 0
+    assert told.err == f"trying what {location} can be trusted with ...\n"
     assert "create only what is absent" in told.out
+    assert ["an", "upload", "with", "a", "wrong", "SHA-256", "noted", "is", "refused"] in [
+        line.split() for line in told.out.splitlines()
+    ]
     assert told.out.endswith(f"{location} can hold a store\n")
     document = run_cli("store", "check", str(location), "--json").document
     assert document["passed"] is True
     assert {"name": "clock", "passed": None, "found": "agrees with the server's"} in document["results"]
+
+
+@pytest.mark.parametrize("extra", [(), ("--dry-run",)], ids=["init", "dry run"])
+def test_a_bucket_that_is_not_there_is_named_before_anything_is_made(
+    s3_server: S3Server, tmp_path: Path, extra: tuple[str, ...]
+) -> None:
+    words = ("init", "--store", "s3://nowhere/prod", "--endpoint-url", s3_server.endpoint_url)
+    refused = run_cli(*words, *extra, home=tmp_path / "home")
+    assert (refused.code, refused.out) == (1, "")
+    assert "there is no bucket 'nowhere'" in refused.err
+    assert "Create the bucket first" in refused.err
+    assert not (tmp_path / "home").exists()
+
+
+def test_making_a_store_says_what_is_tried_meanwhile(s3_server: S3Server, tmp_path: Path) -> None:
+    location = s3_server.location()
+    dry = run_cli("init", "--store", location, "--dry-run", home=tmp_path / "home")
+    assert "would be made a registry" in dry.out
+    made = run_cli("init", "--store", location, "-v", home=tmp_path / "home")
+    assert made.code == 0
+    assert f"trying what {location} can be trusted with ...\n" in made.err
+    assert "can be trusted with: replace only what has the ETag\n" in made.err
 
 
 @pytest.mark.slow
