@@ -54,6 +54,7 @@ def test_the_main_job_runs_on_a_store_in_s3(s3_server: S3Server, tmp_path: Path)
     assert len(cli(home, "history", "lenet", "--json").document["generations"]) == 3
     for words in (("show", "lenet:1"), ("list",), ("diff", "lenet:1", "lenet:2"), ("show", "lenet")):
         assert "lenet" in cli(home, *words).out
+    assert "modelreg pull lenet@production --into DIR" in cli(home, "which", "lenet@production").err
     pathless = run_cli("which", "-q", "lenet@production", home=home)
     assert (pathless.code, pathless.out) == (1, "")
     assert "modelreg pull lenet@production --into DIR" in pathless.err
