@@ -175,10 +175,12 @@ class PullFolder:
             )
             work = _Work(storage=storage, known=self._known_files(), progress=no_progress)
             folder = self._releases / check_digest(pointer.release)
-            for file in (file for engine in engines for file in engine.files):
-                if not _matches(folder / file.path, file):
-                    work.brought.append(file.path)
-                if any(_matches(path, file) for path in (folder / file.path, *work.known.get(file.digest, ()))):
+            for file in [file for engine in engines for file in engine.files]:
+                if _matches(folder / file.path, file):
+                    work.reused_bytes += file.size_bytes
+                    continue
+                work.brought.append(file.path)
+                if any(_matches(path, file) for path in work.known.get(file.digest, ())):
                     work.reused_bytes += file.size_bytes
                 else:
                     work.fetched_bytes += file.size_bytes

@@ -292,12 +292,15 @@ def test_list_tells_what_the_store_serves_where_another_registry_moved_the_chann
     shutil.copy(away, shop.database_path)
     assert shop.cli("promote", "lenet:2", "--to", "production").code == 0
     assert shop.cli("promote", "lenet:2", "--to", "staging").code == 0
+    shop.add_version(model="vgg")
+    assert shop.cli("promote", "vgg:1", "--to", "production").code == 0
     away.replace(shop.database_path)
 
     models = shop.cli("list")
     assert models.out.splitlines()[-1].split() == ["lenet", "2", "2", "production", "2,", "staging", "2"]
     assert "lenet@production: the store serves generation 2, the database knows 1; run `modelreg doctor`" in models.err
     assert "lenet@staging: the store serves generation 1, the database knows 0" in models.err
+    assert "vgg" not in models.out + models.err  # a model of the other registry alone
     channels = shop.cli("list", "--json").document["models"][0]["channels"]
     assert channels["production"] == {"version": 2, "generation": 2}
     versions = shop.cli("list", "lenet", "--json")
