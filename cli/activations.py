@@ -17,7 +17,8 @@ def print_activation(activation: Activation, *, as_json: bool) -> None:
     """Print what is active now, and what was before."""
     if not activation.recorded and activation.changed:
         print_warning(
-            "the channel moved, but the database could not be told; the next command records it, or `modelreg doctor`"
+            "the channel moved, but the database could not be told; the next promote or rollback of it records it,"
+            " or `modelreg doctor --fix`"
         )
     if as_json:
         print_document(_document(activation))
@@ -40,6 +41,15 @@ def print_activation(activation: Activation, *, as_json: bool) -> None:
         print_line(f"  passed over: {passed_over}")
     for overridden in pointer.overridden:
         print_line(f"  gates overridden: {overridden}")
+
+
+def warn_of_drift(model: str, channel: str, *, served: int, known: int) -> None:
+    """Warn where the store serves another generation than the database knows; 0 is none."""
+    if served != known:
+        print_warning(
+            f"{model}@{channel}: the store serves generation {served}, the database knows {known};"
+            " run `modelreg doctor`"
+        )
 
 
 def _document(activation: Activation) -> Json:

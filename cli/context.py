@@ -43,7 +43,7 @@ class Invocation:
 
 
 class Registry:
-    """A registry whose parts are opened when they are first used: `list` needs no store, `which` no database."""
+    """A registry whose parts are opened when they are first used: `toolchain list` needs no store."""
 
     def __init__(self, home: Home) -> None:
         self.home = home

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from modelreg.cli.activations import warn_of_drift
 from modelreg.cli.context import Invocation, open_database_if_usable, open_store
 from modelreg.cli.options import choose_channel, make_command, read_channel_name, read_reference, whole_number
-from modelreg.cli.render import print_document, print_note, print_warning, when
+from modelreg.cli.render import print_document, print_note, when
 from modelreg.cli.tables import Column, print_table
 from modelreg.registry.clock import iso
 from modelreg.registry.errors import NotFoundError
@@ -155,11 +156,7 @@ def _read_database(
     pointer = storage.read_pointer(model, channel)
     served = 0 if pointer is None else pointer.generation
     known = 0 if newest is None else newest.generation
-    if served != known:
-        print_warning(
-            f"{model}@{channel}: the store serves generation {served}, the database knows {known};"
-            " run `modelreg doctor`"
-        )
+    warn_of_drift(model, channel, served=served, known=known)
     return [
         _Generation(
             channel=channel,

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from modelreg.cli.context import Invocation, locate_database
 from modelreg.cli.options import dry_run_option, make_command
-from modelreg.cli.render import print_document, print_line, print_note
+from modelreg.cli.render import print_document, print_line, print_note, print_warning
 from modelreg.config.settings import Home, create_home, new_home_path
 from modelreg.registry.errors import DatabaseError, StorageError, StoreAbsentError, UsageError
+
+if TYPE_CHECKING:
+    from modelreg.cli.progress import Reporter
+    from modelreg.registry.storage.interface import Storage
 
 
 @make_command(
@@ -49,8 +55,14 @@ def command(invocation: Invocation, *, store: str | None, endpoint_url: str | No
         )
     store_url = wanted or home.store_url
     _require_nothing_lost(home, store_url=store_url)
+    storage = _find_store(store_url)
+    if storage is not None and not existed:
+        _warn_of_what_is_served(storage)
     if not dry_run:
-        _create(home, store_url=store_url, configured=wanted)
+        home.path.mkdir(parents=True, exist_ok=True)
+        if storage is None:
+            _make_store(store_url, reporter=invocation.reporter())
+        _create(home, store_url=wanted)
     if invocation.as_json:
         print_document(
             {
@@ -121,36 +133,50 @@ def _require_no_lost_database(home: Home) -> None:
         )
 
 
-def _create(home: Home, *, store_url: str, configured: str | None) -> None:
+def _find_store(url: str) -> Storage | None:
+    """Return the store at `url`, or None where one can be made; a server or bucket that cannot be read is an error."""
+    from modelreg.registry.storage.open import S3_SCHEME, open_storage
+
+    try:
+        return open_storage(url)
+    except StorageError as error:
+        if url.startswith(S3_SCHEME) and not isinstance(error, StoreAbsentError):
+            raise
+        return None
+
+
+def _warn_of_what_is_served(storage: Storage) -> None:
+    served = storage.list_channels()
+    if served:
+        names = ", ".join(f"{model}@{channel}" for model, channel in served[:3])
+        more = f" and {len(served) - 3} more" if len(served) > 3 else ""
+        print_warning(
+            f"the store is in use: it serves {names}{more}, of versions that another registry knows and this one does"
+            " not, so it cannot promote to these channels; for a store of its own, use another folder or prefix"
+        )
+
+
+def _create(home: Home, *, store_url: str | None) -> None:
     from modelreg.migrations.runner import create_database
 
-    home.path.mkdir(parents=True, exist_ok=True)
-    _require_store(store_url)
     create_database(locate_database(home), timeout_s=home.settings.lock_timeout_s)
-    create_home(home.path, store_url=configured)
+    create_home(home.path, store_url=store_url)
 
 
-def _require_store(url: str) -> None:
-    """Open the store at `url`, or make it; what is there and cannot be opened is left alone."""
+def _make_store(url: str, *, reporter: Reporter) -> None:
+    """Make the store at `url`; of several `init` at once, one makes it."""
     from modelreg.registry.storage.open import S3_SCHEME, create_storage, open_storage
 
+    is_remote = url.startswith(S3_SCHEME)
     try:
-        open_storage(url)
-    except StorageError as unopened:
-        if url.startswith(S3_SCHEME) and not isinstance(unopened, StoreAbsentError):
-            raise  # a server that does not answer would only be asked in vain once more
-        try:
+        if is_remote:
+            with reporter.step(f"trying what {url} can be trusted with") as tell:
+                create_storage(url, trying=lambda name: tell(None, name))
+        else:
             create_storage(url)
-        except StorageError as refused:
-            hint = refused.hint() if url.startswith(S3_SCHEME) else f"{unopened}."
-            _require_made_meanwhile(url, StorageError(str(refused), hint=hint))
-
-
-def _require_made_meanwhile(url: str, refused: StorageError) -> None:
-    """Raise `refused` unless there is a store now: of several `init` at once, one makes it."""
-    from modelreg.registry.storage.open import open_storage
-
-    try:
-        open_storage(url)
-    except StorageError:
-        raise refused from None
+    except StorageError as refused:
+        try:
+            open_storage(url)
+        except StorageError as unopened:
+            hint = refused.hint() if is_remote else f"{unopened}."
+            raise StorageError(str(refused), hint=hint) from None

@@ -6,17 +6,22 @@ from typing import TYPE_CHECKING
 
 import click
 
+from modelreg.cli.activations import warn_of_drift
 from modelreg.cli.context import Invocation, Registry
 from modelreg.cli.options import make_command, read_model_name, whole_number
-from modelreg.cli.render import print_document, print_note, short, when
+from modelreg.cli.render import print_document, print_note, print_warning, short, when
 from modelreg.cli.tables import Column, print_table
 from modelreg.registry.clock import iso
+from modelreg.registry.errors import ModelregError
 
 if TYPE_CHECKING:
     from modelreg.registry.records import VersionRecord
     from modelreg.registry.words import Json
 
 
+_Channels = dict[str, tuple[int, int]]
+"""Version and generation of each channel of a model."""
+_NEVER_MOVED = (0, 0)
 _DETAILS = ("BY", "TAGS")
 """The columns that -v adds to a model's versions."""
 
@@ -36,6 +41,8 @@ _DETAILS = ("BY", "TAGS")
 def command(invocation: Invocation, *, name: str | None, limit: int, before: int | None) -> None:
     """List the models, or with NAME the versions of one model, newest first.
 
+    What is active is read from the store; where that is away, the database's word is shown with a warning.
+
     With -v, whole digests, who registered a version, its tags, and the generations of channels are shown.
     """
     registry = invocation.open_registry()
@@ -50,6 +57,7 @@ def _list_models(invocation: Invocation, registry: Registry) -> None:
 
     with registry.database.read() as connection:
         models = list_models(connection)
+    served = _read_served(registry, {model.name: model.channels for model in models})
     if invocation.as_json:
         print_document(
             {
@@ -60,7 +68,7 @@ def _list_models(invocation: Invocation, registry: Registry) -> None:
                         "newest": model.newest,
                         "channels": {
                             channel: {"version": version, "generation": generation}
-                            for channel, (version, generation) in model.channels.items()
+                            for channel, (version, generation) in sorted(served[model.name].items())
                         },
                     }
                     for model in models
@@ -78,13 +86,38 @@ def _list_models(invocation: Invocation, registry: Registry) -> None:
         Column(header="ACTIVE", folds=True),
     )
     rows = [
-        (model.name, str(model.versions), str(model.newest), _say_channels(model.channels, verbose=invocation.verbose))
+        (
+            model.name,
+            str(model.versions),
+            str(model.newest),
+            _say_channels(served[model.name], verbose=invocation.verbose),
+        )
         for model in models
     ]
     print_table(columns, rows, no_color=invocation.no_color)
 
 
-def _say_channels(channels: dict[str, tuple[int, int]], *, verbose: bool) -> str:
+def _read_served(registry: Registry, recorded: dict[str, _Channels]) -> dict[str, _Channels]:
+    """Return what the channels of these models serve, asked of the store, which knows; what differs is warned of."""
+    if not recorded:
+        return {}
+    served: dict[str, _Channels] = {model: {} for model in recorded}
+    try:
+        for model, channel in registry.storage.list_channels():
+            pointer = registry.storage.read_pointer(model, channel) if model in recorded else None
+            if pointer is not None:
+                served[model][channel] = pointer.version, pointer.generation
+    except ModelregError as error:
+        print_warning(f"{error}; what is active is shown as the database knows it")
+        return recorded
+    for model, channels in recorded.items():
+        for channel in sorted(channels.keys() | served[model].keys()):
+            _, known = channels.get(channel, _NEVER_MOVED)
+            warn_of_drift(model, channel, served=served[model].get(channel, _NEVER_MOVED)[1], known=known)
+    return served
+
+
+def _say_channels(channels: _Channels, *, verbose: bool) -> str:
     said = [
         f"{name} {version}" + (f" (generation {generation})" if verbose else "")
         for name, (version, generation) in sorted(channels.items())
@@ -97,7 +130,8 @@ def _list_versions(invocation: Invocation, registry: Registry, name: str, *, lim
 
     with registry.database.read() as connection:
         versions = list_versions(connection, model=name, limit=limit, before=before)
-        channels = next((model.channels for model in list_models(connection) if model.name == name), {})
+        recorded = next((model.channels for model in list_models(connection) if model.name == name), {})
+    channels = _read_served(registry, {name: recorded})[name]
     active: dict[int, list[str]] = {}
     for channel, (number, _) in sorted(channels.items()):
         active.setdefault(number, []).append(channel)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from modelreg.cli.context import Invocation
-from modelreg.cli.options import list_option, make_command, positive_number, read_reference, read_words
-from modelreg.cli.render import print_document, print_line, print_note, print_warning, short, size
+from modelreg.cli.options import dry_run_option, list_option, make_command, positive_number, read_reference, read_words
+from modelreg.cli.render import print_document, print_line, print_note, print_warning, short, size, when
+from modelreg.registry.clock import utc_now
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="How often --watch looks.",
 )
+@dry_run_option
 @click.pass_obj
 def command(
     invocation: Invocation,
@@ -61,6 +63,7 @@ def command(
     target: tuple[str, ...],
     watch: bool,
     interval: float,
+    dry_run: bool,
 ) -> None:
     """Bring the active release of a channel into DIR, and make it current there in one step.
 
@@ -70,6 +73,8 @@ def command(
     """
     if reference.channel is None:
         raise click.UsageError(f"{reference} names no channel, write {reference.model}@CHANNEL")
+    if watch and dry_run:
+        raise click.UsageError("--watch and --dry-run exclude each other")
     from modelreg.registry.storage.open import locate_storage
     from modelreg.runtime.host import describe_host
     from modelreg.runtime.pull import PullFolder
@@ -89,14 +94,18 @@ def command(
         host_targets=() if host is None else host.targets,
     )
     folder = PullFolder(into.absolute())
-    if watch:
+    if dry_run:
+        from modelreg.runtime.following import preview_pull
+
+        _print_preview(preview_pull(_Source(url), folder, request), as_json=invocation.as_json)
+    elif watch:
         _follow(invocation, folder, request, interval_s=interval)
     else:
         from modelreg.runtime.following import pull_once
 
         with invocation.reporter().counting_bytes(f"pulling {request.name}") as progress:
             pulled = pull_once(_Source(url), folder, request, progress=progress)
-        _Teller(as_json=invocation.as_json).pulled(pulled)
+        _print(pulled, as_json=invocation.as_json)
 
 
 def _follow(invocation: Invocation, folder: PullFolder, request: PullRequest, *, interval_s: float) -> None:
@@ -109,7 +118,7 @@ def _follow(invocation: Invocation, folder: PullFolder, request: PullRequest, *,
             _Source(request.store_url),
             folder,
             request,
-            told=_Teller(as_json=invocation.as_json),
+            told=_Watcher(name=request.name, as_json=invocation.as_json),
             wait=time.sleep,
             interval_s=interval_s,
         )
@@ -134,29 +143,55 @@ class _Source:
         return open_storage(self.url)
 
 
-@dataclass(frozen=True)
-class _Teller:
+@dataclass(frozen=True, kw_only=True)
+class _Watcher:
+    """Says what --watch meets, and when."""
+
+    name: str
     as_json: bool
 
     def pulled(self, pulled: Pulled) -> None:
         """Print what is current now."""
-        if self.as_json:
-            print_document(_document(pulled))
-            return
-        pointer = pulled.pointer
-        did = "is current now" if pulled.changed else "is current already"
-        print_line(
-            f"{pointer.model}@{pointer.channel}: version {pointer.version}, generation {pointer.generation},"
-            f" release {short(pointer.release)} {did}"
-        )
-        for target, plan in pulled.plans.items():
-            print_line(f"  {target:<8} {plan}")
-        if pulled.changed:
-            print_line(f"  {size(pulled.fetched_bytes)} fetched, {size(pulled.reused_bytes)} were here")
+        _print(pulled, as_json=self.as_json, begin=f"{when(utc_now())} ")
 
     def failed(self, error: ModelregError) -> None:
         """Warn of what went wrong; the loop goes on."""
-        print_warning(f"{error}; what is current here stays so, trying again")
+        print_warning(f"{when(utc_now())} {error}; what is current here stays so, trying again")
+
+    def recovered(self) -> None:
+        """Say that it is over."""
+        print_note(f"{when(utc_now())} {self.name} can be read again")
+
+
+def _print(pulled: Pulled, *, as_json: bool, begin: str = "") -> None:
+    """Print what is current, its first line after the words of `begin`."""
+    if as_json:
+        print_document(_document(pulled))
+        return
+    print_line(f"{begin}{_name_release(pulled)} {'is current now' if pulled.changed else 'is current already'}")
+    for target, plan in pulled.plans.items():
+        print_line(f"  {target:<8} {plan}")
+    if pulled.changed:
+        print_line(f"  {size(pulled.fetched_bytes)} fetched, {size(pulled.reused_bytes)} were here")
+
+
+def _print_preview(pulled: Pulled, *, as_json: bool) -> None:
+    if as_json:
+        print_document({"dry_run": True, **_document(pulled)})
+        return
+    print_line(f"{_name_release(pulled)} {'would become current' if pulled.changed else 'is current already'}")
+    for target, plan in pulled.plans.items():
+        print_line(f"  {target:<8} {plan}")
+    if pulled.changed:
+        print_line(f"  {size(pulled.fetched_bytes)} would be fetched, {size(pulled.reused_bytes)} are here")
+
+
+def _name_release(pulled: Pulled) -> str:
+    pointer = pulled.pointer
+    return (
+        f"{pointer.model}@{pointer.channel}: version {pointer.version}, generation {pointer.generation},"
+        f" release {short(pointer.release)}"
+    )
 
 
 def _document(pulled: Pulled) -> Json:

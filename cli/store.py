@@ -64,7 +64,8 @@ def check(invocation: Invocation, *, url: str | None, endpoint_url: str | None) 
     from modelreg.registry.storage.s3_location import parse_location
 
     location = parse_location(located)
-    found = check_server(location)
+    with invocation.reporter().step(f"trying what {location} can be trusted with") as tell:
+        found = check_server(location, trying=lambda name: tell(None, name))
     _print(located, found, invocation)
     try:
         found.require_passed(location)

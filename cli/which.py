@@ -8,7 +8,7 @@ import click
 
 from modelreg.cli.context import Invocation, open_store
 from modelreg.cli.options import make_command, read_reference
-from modelreg.cli.render import print_document, print_line, print_warning, short, when
+from modelreg.cli.render import print_document, print_line, print_note, print_warning, short, when
 from modelreg.registry.clock import iso
 from modelreg.registry.errors import NotFoundError, ToolchainError
 from modelreg.registry.references import ModelReference
@@ -151,6 +151,9 @@ def _print(resolution: Resolution, *, verbose: bool, show: Callable[[Suitability
             print_line(f"   plan {found.engine.plan.digest}, recipe {found.engine.recipe_digest}")
     if resolution.path is not None:
         print_line(f"   {resolution.path}")
+    elif resolution.chosen is not None:
+        name = f"{pointer.model}@{pointer.channel}"
+        print_note(f"it has no file on this host; bring it here: modelreg pull {name} --into DIR")
 
 
 def _print_reason(found: Suitability, resolution: Resolution) -> None:

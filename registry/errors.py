@@ -71,7 +71,10 @@ class MissingDependencyError(ModelregError):
     """An optional library is not installed."""
 
     def __init__(self, library: str, *, extra: str) -> None:
-        super().__init__(f"{library} is not installed", hint=f"Install it with: pip install 'modelreg[{extra}]'")
+        super().__init__(
+            f"{library} is not installed",
+            hint=f"Install it with: pip install '.[{extra}]' in a checkout, else pip install 'modelreg[{extra}]'",
+        )
 
 
 class BuildError(ModelregError):

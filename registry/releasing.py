@@ -50,7 +50,7 @@ from modelreg.registry.words import ActivationKind
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
     """What came of it. `changed` is False when the release was active already; `recorded` is False when the store
-    moved but the database could not be told (the next command records it)."""
+    moved but the database could not be told (the next promote or rollback records it)."""
 
     pointer: Pointer
     previous: Pointer | None

@@ -1,7 +1,7 @@
 """The steps that a promotion and a rollback share: the intent, the swap, and the outcome, told to the database.
 
 After the swap nothing here may fail a command: the pointer has moved, and what the database could not be told, the
-next command records (`settling`).
+next promote or rollback of the channel records, or `doctor --fix` (`settling`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from modelreg.registry.storage.interface import Progress, Storage, no_progress
 from modelreg.runtime.pull import PullFolder
 from modelreg.runtime.pull_request import Pulled, PullRequest
 
-_LONGEST_WAIT_S = 60.0
+_PATIENCE = 2
+"""So many times the interval lie between two tries after a failure: not more, or hosts are late when it is over."""
 
 
 class Source(Protocol):
@@ -37,6 +38,10 @@ class Told(Protocol):
         """Tell of a failure that is new; what was current stays so."""
         ...
 
+    def recovered(self) -> None:
+        """Tell that what had failed works again."""
+        ...
+
 
 def pull_once(source: Source, folder: PullFolder, request: PullRequest, *, progress: Progress = no_progress) -> Pulled:
     """
@@ -53,9 +58,26 @@ def pull_once(source: Source, folder: PullFolder, request: PullRequest, *, progr
         return folder.pull(source.open(), request, news.pointer, mark=news.mark, progress=progress)
     if mark:
         return folder.current(request)
+    raise _no_release(source, request)
+
+
+def preview_pull(source: Source, folder: PullFolder, request: PullRequest) -> Pulled:
+    """
+    Return what a pull would come to; nothing is written. Its bytes are those that would be fetched, and were here.
+
+    Raises:
+        ModelregError: As `pull_once`.
+    """
+    news = source.connect().poll_pointer(request.model, request.channel, mark="")
+    if news is None:
+        raise _no_release(source, request)
+    return folder.preview(source.open(), request, news.pointer)
+
+
+def _no_release(source: Source, request: PullRequest) -> ModelregError:
     from modelreg.registry.suggestions import no_active_release  # noqa: PLC0415 - what is wrong needs it
 
-    raise no_active_release(request.model, request.channel, served=source.open().list_channels())
+    return no_active_release(request.model, request.channel, served=source.open().list_channels())
 
 
 def follow(
@@ -69,7 +91,7 @@ def follow(
     progress: Progress = no_progress,
 ) -> None:
     """
-    Follow a channel until `wait` raises. A failure is told once, and tried again, less often the longer it lasts.
+    Follow a channel until `wait` raises. A failure is told once, however it is worded, and tried again; so is its end.
 
     Args:
         source: The store.
@@ -83,26 +105,27 @@ def follow(
     Raises:
         UsageError: The request can never succeed as it is.
     """
-    seen, failures, last = "", 0, ""
+    seen, trouble = "", None
     while True:
         try:
             pulled = pull_once(source, folder, request, progress=progress)
         except UsageError:
             raise
         except ModelregError as error:
-            failures += 1
-            if str(error) != last:
-                last = str(error)
+            # One outage has many words (refused, reset, timed out) and one piece of advice.
+            same, trouble = trouble, (type(error), error.hint() or str(error))
+            if trouble != same:
                 told.failed(error)
         else:
-            failures, last = 0, ""
+            if trouble is not None and seen:
+                told.recovered()
+            trouble = None
             if pulled.pointer.txn != seen or pulled.changed:
                 seen = pulled.pointer.txn
                 told.pulled(pulled)
-        wait(next_wait_s(interval_s, failures=failures))
+        wait(next_wait_s(interval_s) if trouble is None else next_wait_s(_PATIENCE * interval_s))
 
 
-def next_wait_s(interval_s: float, *, failures: int) -> float:
-    """Return how long to wait: about the interval, so that many hosts do not ask at once, and longer after failures."""
-    longest = max(interval_s, _LONGEST_WAIT_S)
-    return float(min(interval_s * 2 ** min(failures, 16), longest) * random.uniform(0.8, 1.2))  # noqa: S311
+def next_wait_s(about_s: float) -> float:
+    """Return how long to wait: never quite the same, so that many hosts do not ask at once."""
+    return about_s * random.uniform(0.8, 1.2)  # noqa: S311 - no secret

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import sha256_hex
-from modelreg.registry.errors import IntegrityError, UsageError
+from modelreg.registry.errors import IntegrityError
 from modelreg.registry.manifest import Manifest, ReleasedEngine, parse_manifest
 from modelreg.registry.pointers import Pointer, parse_pointer
 from modelreg.registry.storage.failures import storage_errors
@@ -28,7 +28,7 @@ from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
 from modelreg.registry.storage.rules import MANIFEST_NAME, check_digest, check_release_files
 from modelreg.registry.storage.writing import TEMPORARY_SUFFIX, hash_file, nonce, temporary_file, write_hashing
-from modelreg.runtime.pull_request import Pulled, PullRequest, choose_engines
+from modelreg.runtime.pull_request import Pulled, PullRequest, choose_engines, require_forward
 
 _KEPT_RELEASES = 2
 _LOCK_TIMEOUT_S = 60.0
@@ -85,7 +85,7 @@ class PullFolder:
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, IntegrityError):
             state = json.loads((self.root / _STATE_NAME).read_bytes())
             pointer = self.read_pointer()
-            if pointer is not None and state["txn"] == pointer.txn and state["request"] == _told(request):
+            if pointer is not None and state["txn"] == pointer.txn and state["request"] == request.to_json():
                 self._require_complete(pointer, request)
                 return str(state["mark"])
         return ""
@@ -147,7 +147,7 @@ class PullFolder:
             self.root.mkdir(parents=True, exist_ok=True)
             with self._ops.lock(self.root / ".lock", timeout_s=_LOCK_TIMEOUT_S, what=f"folder {self.root}"):
                 before = self.read_pointer()
-                _require_forward(before, pointer, self.root)
+                require_forward(before, pointer, self.root)
                 self._make_folders()
                 document = storage.read_manifest(pointer.release)
                 manifest = parse_manifest(document, where=pointer.release[:12])
@@ -159,6 +159,32 @@ class PullFolder:
                 self._note(request, pointer, mark=mark)
                 self._prune(pointer.release)
         return self._tell(pointer, engines, changed=changed, work=work)
+
+    def preview(self, storage: Storage, request: PullRequest, pointer: Pointer) -> Pulled:
+        """
+        Return what `pull` would come to; nothing is written.
+
+        Raises:
+            ModelregError: As `pull`.
+        """
+        with storage_errors(self.root):
+            before = self.read_pointer()
+            require_forward(before, pointer, self.root)
+            engines = choose_engines(
+                parse_manifest(storage.read_manifest(pointer.release), where=pointer.release[:12]), request
+            )
+            work = _Work(storage=storage, known=self._known_files(), progress=no_progress)
+            folder = self._releases / check_digest(pointer.release)
+            for file in [file for engine in engines for file in engine.files]:
+                if _matches(folder / file.path, file):
+                    work.reused_bytes += file.size_bytes
+                    continue
+                work.brought.append(file.path)
+                if any(_matches(path, file) for path in work.known.get(file.digest, ())):
+                    work.reused_bytes += file.size_bytes
+                else:
+                    work.fetched_bytes += file.size_bytes
+        return self._tell(pointer, engines, changed=before != pointer or bool(work.brought), work=work)
 
     def _make_folders(self) -> None:
         for folder in (self._releases, self._tmp):
@@ -176,7 +202,9 @@ class PullFolder:
             with suppress(FileExistsError):
                 self._ops.mkdir(inside)
         for file in files:
-            if not _matches(folder / file.path, file):
+            if _matches(folder / file.path, file):
+                work.reused_bytes += file.size_bytes
+            else:
                 self._bring(work, file, folder / file.path)
         stated = StoredFile(path=MANIFEST_NAME, digest=sha256_hex(document), size_bytes=len(document))
         if not _matches(folder / MANIFEST_NAME, stated):
@@ -224,7 +252,7 @@ class PullFolder:
     def _known_files(self) -> dict[str, list[Path]]:
         """Return where a digest may lie among the releases that are here."""
         known: dict[str, list[Path]] = {}
-        for folder in self._releases.iterdir():
+        for folder in self._releases.iterdir() if self._releases.exists() else ():
             with suppress(OSError, IntegrityError):
                 manifest = parse_manifest((folder / MANIFEST_NAME).read_bytes(), where=str(folder))
                 for file in manifest.files:
@@ -252,7 +280,7 @@ class PullFolder:
         self._ops.fsync_dir(self.root)
 
     def _note(self, request: PullRequest, pointer: Pointer, *, mark: str) -> None:
-        state = {"mark": mark, "txn": pointer.txn, "request": _told(request)}
+        state = {"mark": mark, "txn": pointer.txn, "request": request.to_json()}
         with temporary_file(self._ops, self._tmp, (json.dumps(state) + "\n").encode()) as temporary:
             self._ops.replace(temporary, self.root / _STATE_NAME)
 
@@ -262,20 +290,6 @@ class PullFolder:
         others.sort(key=lambda folder: folder.stat().st_mtime_ns, reverse=True)
         for folder in others[_KEPT_RELEASES - 1 :]:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _require_forward(before: Pointer | None, pointer: Pointer, root: Path) -> None:
-    if before is None:
-        return
-    if (before.model, before.channel) != (pointer.model, pointer.channel):
-        raise UsageError(
-            f"{root} holds {before.model}@{before.channel}", hint="Pull each channel into a folder of its own."
-        )
-    if pointer.generation < before.generation:
-        raise IntegrityError(
-            f"the store serves generation {pointer.generation}, and {root} has {before.generation} already",
-            hint=f"The store was restored from an older copy? Remove {root / 'pointer.json'} to accept it.",
-        )
 
 
 def _folders(folder: Path, files: Sequence[StoredFile]) -> list[Path]:
@@ -298,12 +312,3 @@ def _matches(path: Path, file: StoredFile) -> bool:
 
 def _link_to(pointer: Pointer) -> str:
     return f"releases/{pointer.release}"
-
-
-def _told(request: PullRequest) -> dict[str, object]:
-    return {
-        "store": request.store_url,
-        "name": request.name,
-        "wanted": list(request.wanted),
-        "host": list(request.host_targets),
-    }

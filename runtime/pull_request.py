@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelreg.registry.errors import NotFoundError
+from modelreg.registry.errors import IntegrityError, NotFoundError, UsageError
 from modelreg.registry.manifest import Manifest, ReleasedEngine
 from modelreg.registry.pointers import Pointer
+from modelreg.registry.words import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,15 @@ class PullRequest:
         """Return NAME@CHANNEL."""
         return f"{self.model}@{self.channel}"
 
+    def to_json(self) -> Json:
+        """Return what the folder's state says was asked for."""
+        return {
+            "store": self.store_url,
+            "name": self.name,
+            "wanted": list(self.wanted),
+            "host": list(self.host_targets),
+        }
+
 
 def choose_engines(manifest: Manifest, request: PullRequest) -> tuple[ReleasedEngine, ...]:
     """
@@ -57,3 +67,24 @@ def choose_engines(manifest: Manifest, request: PullRequest) -> tuple[ReleasedEn
             hint="Build and promote an engine for it, or name what to pull with --target.",
         )
     return chosen
+
+
+def require_forward(before: Pointer | None, pointer: Pointer, root: Path) -> None:
+    """
+    Check that `pointer` goes on from what `root` has. Pure.
+
+    Raises:
+        UsageError: The folder holds another channel.
+        IntegrityError: The channel went back.
+    """
+    if before is None:
+        return
+    if (before.model, before.channel) != (pointer.model, pointer.channel):
+        raise UsageError(
+            f"{root} holds {before.model}@{before.channel}", hint="Pull each channel into a folder of its own."
+        )
+    if pointer.generation < before.generation:
+        raise IntegrityError(
+            f"the store serves generation {pointer.generation}, and {root} has {before.generation} already",
+            hint=f"The store was restored from an older copy? Remove {root / 'pointer.json'} to accept it.",
+        )

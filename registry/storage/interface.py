@@ -23,6 +23,14 @@ def no_progress(_size_bytes: int) -> None:
     """Ignore progress."""
 
 
+Trying = Callable[[str], None]
+"""Called with the name of what is tried next."""
+
+
+def not_told(_name: str) -> None:
+    """Ignore what is tried."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobInfo:
     """A stored blob: its digest (SHA-256, hex) and size."""

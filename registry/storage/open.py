@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from modelreg.registry.errors import UsageError
-from modelreg.registry.storage.interface import Storage
+from modelreg.registry.storage.interface import Storage, Trying, not_told
 from modelreg.registry.storage.local import LocalStorage
 
 _FORMS = "Write a folder, file:///FOLDER or s3://BUCKET/PREFIX."
@@ -46,9 +46,13 @@ def connect_storage(url: str) -> Storage:
     return open_storage(url)
 
 
-def create_storage(url: str) -> Storage:
+def create_storage(url: str, *, trying: Trying = not_told) -> Storage:
     """
     Make an empty store at `url` and open it; a server is checked first, and refused if it keeps no conditions.
+
+    Args:
+        url: Where.
+        trying: Told what of a server is tried, which takes some seconds in all.
 
     Raises:
         UsageError: `url` is of no kind that we know.
@@ -61,7 +65,7 @@ def create_storage(url: str) -> Storage:
         from modelreg.registry.storage.s3_location import parse_location  # noqa: PLC0415
 
         location = parse_location(url)
-        check = check_server(location)
+        check = check_server(location, trying=trying)
         check.require_passed(location)
         return S3Storage.create(location, quirks=check.quirks)
     return LocalStorage.create(_local_path(url))

@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from modelreg.registry.errors import ModelregError, StorageError
+from modelreg.registry.storage.interface import Trying, not_told
 from modelreg.registry.storage.s3 import Quirks
 from modelreg.registry.storage.s3_client import S3Client
 from modelreg.registry.storage.s3_failures import S3Failure, Trouble
@@ -67,9 +68,9 @@ class StoreCheck:
             )
 
 
-def check_server(location: S3Location, *, limits: S3Limits | None = None) -> StoreCheck:
+def check_server(location: S3Location, *, limits: S3Limits | None = None, trying: Trying = not_told) -> StoreCheck:
     """
-    Try what a store needs, below `check/` of the location, and remove it again.
+    Try what a store needs, below `check/` of the location, and remove it again; `trying` is told what comes next.
 
     Raises:
         StorageError: The bucket cannot be reached, read or written.
@@ -80,7 +81,7 @@ def check_server(location: S3Location, *, limits: S3Limits | None = None) -> Sto
     objects.read(folder)  # a bucket that is not there is told by a read; some servers make one for a write
     try:
         bare, form = _find_etag_form(_Trial(objects, folder))
-        results = tuple(_Trial(S3Objects(client, bare_etags=bare), folder).run())
+        results = tuple(_Trial(S3Objects(client, bare_etags=bare), folder).run(trying))
     except _NoAnswerError:
         raise StorageError(f"{location} does not answer", hint="Check the network and the server.") from None
     finally:
@@ -109,7 +110,7 @@ class _Trial:
     def path(self, name: str) -> str:
         return f"{self._folder}/{name}"
 
-    def run(self) -> Iterator[CheckResult]:
+    def run(self, trying: Trying) -> Iterator[CheckResult]:
         tries: dict[str, Callable[[], str]] = {
             "create only what is absent": self._create,
             "replace only what has the ETag": self._replace,
@@ -121,9 +122,10 @@ class _Trial:
             "a listing after a write shows it": self._list_after_write,
         }
         for name, attempt in tries.items():
+            trying(name)
             problem = attempt()
             yield CheckResult(name=name, passed=not problem, found=problem or "yes")
-        yield CheckResult(name="a wrong SHA-256 is refused", passed=None, found=self._wrong_checksum())
+        yield CheckResult(name="an upload with a wrong SHA-256", passed=None, found=self._wrong_checksum())
         yield CheckResult(name="clock", passed=None, found=self._clock())
 
     # -- conditions ----------------------------------------------------------------------------------------
@@ -237,8 +239,8 @@ class _Trial:
                 "put_object", self.path("wrong"), Body=b"right", ChecksumSHA256=sha256_base64(b"wrong")
             )
         except S3Failure as failure:
-            return "yes" if failure.trouble is Trouble.FATAL else f"unclear: {failure.code}"
-        return "no; modelreg reads what it stores there instead"
+            return "is refused" if failure.trouble is Trouble.FATAL else f"unclear: {failure.code}"
+        return "is taken; modelreg reads what it stores there instead"
 
     def _clock(self) -> str:
         there = self.objects.server_time()

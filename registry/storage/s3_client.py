@@ -55,8 +55,9 @@ class S3Client:
             parameters["RequestPayer"] = self.location.request_payer
         where = self.location.where(path)
         self._on_step(next(self._numbers), operation, key)
+        client = self._client()  # outside of the block: where boto3 is missing, so is what tells its errors apart
         try:
-            answer: dict[str, Any] = getattr(self._client(), operation)(Bucket=self.location.bucket, **parameters)
+            answer: dict[str, Any] = getattr(client, operation)(Bucket=self.location.bucket, **parameters)
         except Exception as error:
             raise failure_of(error, where=where) from error
         return answer
@@ -159,5 +160,5 @@ def _require_conditions(client: Any) -> None:
     if not {"IfMatch", "IfNoneMatch"} <= set(known):
         raise StorageError(
             "the installed boto3 is too old: it knows no conditional writes",
-            hint="Install a newer one with: pip install 'modelreg[s3]'",
+            hint="Install a newer one with: pip install 'boto3>=1.36'",
         )

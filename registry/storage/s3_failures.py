@@ -69,6 +69,9 @@ class S3Failure(Exception):  # noqa: N818 - never leaves these modules
 
     def told(self) -> StorageError:
         """Return the error that the user sees."""
+        if self.code == "NoSuchBucket":
+            bucket = self.where.removeprefix("s3://").partition("/")[0]
+            return StorageError(f"there is no bucket {bucket!r}", hint=_HINTS[self.code])
         reason = self.reason if self.code.isdigit() or self.code in self.reason else f"{self.code}, {self.reason}"
         hint = _HINTS.get(self.code) or (_AWAY_HINT if self.trouble is Trouble.AWAY else None)
         return StorageError(f"store key {self.where}: {reason}", hint=hint)

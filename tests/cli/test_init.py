@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modelreg_testing.cli import run_cli
+from modelreg_testing.cli import Shop, run_cli
 
 
 def test_init_makes_a_registry_here_that_every_command_finds(tmp_path: Path) -> None:
@@ -39,6 +39,21 @@ def test_two_registries_may_share_a_store_elsewhere(tmp_path: Path) -> None:
         assert result.document["store"] == str(tmp_path / "shared" / "store")
         assert not (tmp_path / name / "store").exists()
         assert run_cli("doctor", home=tmp_path / name).code == 0
+
+
+def test_a_store_that_serves_another_registrys_releases_is_warned_of(shop: Shop, tmp_path: Path) -> None:
+    shop.add_version()
+    shop.cli("promote", "lenet:1", "--to", "production")
+    said = "the store is in use: it serves lenet@production, of versions that another registry knows"
+    words = ("init", "--store", shop.path / "store")
+    for extra in (("--dry-run",), ()):
+        made = run_cli(*words, *extra, home=tmp_path / "other")
+        assert (made.code, said in made.err) == (0, True), made.err
+    assert "in use" not in run_cli("init", home=tmp_path / "other").err  # it is this registry's own by now
+    assert "in use" not in shop.cli("init").err
+    for channel in ("a", "b", "c"):
+        shop.cli("promote", "lenet:1", "--to", channel)
+    assert "lenet@a, lenet@b, lenet@c and 1 more" in run_cli(*words, home=tmp_path / "third").err
 
 
 def test_a_registry_does_not_change_its_store(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ MUTATING = (
     "register-engine",
     "validate",
     "promote",
+    "pull",
     "rollback",
     "doctor",
     "db upgrade",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,20 @@ def test_a_pull_as_json(shop: Shop, tmp_path: Path) -> None:
     assert Path(document["path"]) == (tmp_path / "served" / "current").resolve()
 
 
+def test_a_dry_run_of_a_pull_says_what_would_come_and_writes_nothing(shop: Shop, tmp_path: Path) -> None:
+    promoted(shop)
+    words = ("pull", "lenet@production", "--into", "served")
+    told = shop.cli(*words, "--dry-run")
+    assert told.code == 0
+    assert "would become current" in told.out
+    assert "17 B would be fetched, 0 B are here" in told.out
+    document = shop.cli(*words, "--dry-run", "--json").document
+    assert (document["dry_run"], document["changed"], document["fetched_bytes"]) == (True, True, 17)
+    assert not (tmp_path / "served").exists()
+    assert shop.cli(*words).code == 0
+    assert "is current already" in shop.cli(*words, "--dry-run").out
+
+
 def test_a_pull_needs_no_registry_but_a_store(shop: Shop, tmp_path: Path) -> None:
     promoted(shop)
     shop.database_path.unlink()
@@ -55,9 +70,15 @@ def test_what_cannot_be_pulled_is_said(shop: Shop) -> None:
         (("pull", "lenet@production", "--into", "x", "--target", "sm_90"), 1, "no engine for sm_90"),
         (("pull", "lenet@production", "--into", "x", "--endpoint-url", "http://h"), 2, "belongs to --store"),
         (("pull", "lenet@production", "--into", "x", "--interval", "0"), 2, "above 0"),
+        (("pull", "lenet@production", "--into", "x", "--watch", "--dry-run"), 2, "exclude each other"),
     ]:
         result = shop.cli(*words)
         assert (result.code, said in result.err) == (code, True), result.err
+
+
+def told_on(file: Path) -> list[str]:
+    """Return the lines that name a release."""
+    return [line for line in file.read_text().splitlines() if "release" in line and not line.startswith(" ")]
 
 
 def test_watching_follows_until_it_is_told_to_stop(shop: Shop, tmp_path: Path) -> None:
@@ -84,6 +105,9 @@ def test_watching_follows_until_it_is_told_to_stop(shop: Shop, tmp_path: Path) -
         (tmp_path / "away").rename(store)
         assert shop.cli("promote", "lenet:2", "--to", "production").code == 0
         wait_for(out, "generation 2, release")
+        wait_for(err, "lenet@production can be read again")
+        assert err.read_text().count("what is current here stays so") == 1
+        assert all(re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d lenet@", line) for line in told_on(out))
         assert json.loads(served.read_bytes())["generation"] == 2
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0

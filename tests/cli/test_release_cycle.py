@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from modelreg.registry.words import Precision, Verdict
@@ -255,6 +257,7 @@ def test_a_rollback_needs_no_database(two_versions: Shop) -> None:
     back = shop.cli("rollback", "lenet", "--channel", "production")
     assert back.code == 0
     assert "rolling back from the store alone" in back.err
+    assert "the next promote or rollback of it records it, or `modelreg doctor --fix`" in back.err
     assert pointer_of(shop) == (1, 3)
     shown = shop.cli("history", "lenet", "--json")
     assert [row["version"] for row in shown.document["generations"]] == [1, 2, 1]
@@ -264,9 +267,56 @@ def test_a_rollback_needs_no_database(two_versions: Shop) -> None:
     away.rename(shop.database_path)
     behind = shop.cli("history", "lenet")
     assert "the store serves generation 3, the database knows 2" in behind.err
+    assert shop.cli("history", "lenet").err == behind.err  # looking records nothing
     assert shop.cli("doctor").code == 1
     assert shop.cli("doctor", "--fix").code == 0
     assert history_of(shop)[-1] == (3, 1, "rollback", True)
+
+
+def test_the_next_promotion_records_a_rollback_that_the_database_was_not_told_of(two_versions: Shop) -> None:
+    shop = two_versions
+    for version in (1, 2):
+        shop.cli("promote", f"lenet:{version}", "--to", "production")
+    away = shop.database_path.rename(shop.path / "away.db")
+    assert shop.cli("rollback", "lenet@production").code == 0
+    away.rename(shop.database_path)
+    assert shop.cli("promote", "lenet:2", "--to", "production").code == 0
+    assert [row[:3] for row in history_of(shop)][-2:] == [(3, 1, "rollback"), (4, 2, "promote")]
+    assert shop.cli("list").err == ""
+
+
+def test_list_tells_what_the_store_serves_where_another_registry_moved_the_channel(two_versions: Shop) -> None:
+    shop = two_versions
+    shop.cli("promote", "lenet:1", "--to", "production")
+    away = shop.database_path.rename(shop.path / "away.db")
+    shutil.copy(away, shop.database_path)
+    assert shop.cli("promote", "lenet:2", "--to", "production").code == 0
+    assert shop.cli("promote", "lenet:2", "--to", "staging").code == 0
+    shop.add_version(model="vgg")
+    assert shop.cli("promote", "vgg:1", "--to", "production").code == 0
+    away.replace(shop.database_path)
+
+    models = shop.cli("list")
+    assert models.out.splitlines()[-1].split() == ["lenet", "2", "2", "production", "2,", "staging", "2"]
+    assert "lenet@production: the store serves generation 2, the database knows 1; run `modelreg doctor`" in models.err
+    assert "lenet@staging: the store serves generation 1, the database knows 0" in models.err
+    assert "vgg" not in models.out + models.err  # a model of the other registry alone
+    channels = shop.cli("list", "--json").document["models"][0]["channels"]
+    assert channels["production"] == {"version": 2, "generation": 2}
+    versions = shop.cli("list", "lenet", "--json")
+    assert [row["channels"] for row in versions.document["versions"]] == [["production", "staging"], []]
+    assert versions.err == models.err
+
+
+def test_list_goes_by_the_database_while_the_store_is_away(two_versions: Shop) -> None:
+    shop = two_versions
+    shop.cli("promote", "lenet:1", "--to", "production")
+    (shop.path / "store").rename(shop.path / "away")
+    result = shop.cli("list", "--json")
+    assert result.code == 0
+    assert result.document["models"][0]["channels"] == {"production": {"version": 1, "generation": 1}}
+    assert "there is no store at" in result.err
+    assert "what is active is shown as the database knows it" in result.err
 
 
 def test_a_damaged_plan_is_found_by_verify_and_refused_by_promote_with_exit_6(two_versions: Shop) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,7 @@ def test_the_main_job_runs_on_a_store_in_s3(s3_server: S3Server, tmp_path: Path)
     assert len(cli(home, "history", "lenet", "--json").document["generations"]) == 3
     for words in (("show", "lenet:1"), ("list",), ("diff", "lenet:1", "lenet:2"), ("show", "lenet")):
         assert "lenet" in cli(home, *words).out
+    assert "modelreg pull lenet@production --into DIR" in cli(home, "which", "lenet@production").err
     pathless = run_cli("which", "-q", "lenet@production", home=home)
     assert (pathless.code, pathless.out) == (1, "")
     assert "modelreg pull lenet@production --into DIR" in pathless.err
@@ -68,11 +71,37 @@ def test_a_server_that_can_be_trusted_is_told_so(s3_server: S3Server) -> None:
     location = s3_server.location()
     told = run_cli("store", "check", f"s3://{BUCKET}/{location.prefix}", "--endpoint-url", s3_server.endpoint_url)
     assert told.code == 0
+    assert told.err == f"trying what {location} can be trusted with ...\n"
     assert "create only what is absent" in told.out
+    assert ["an", "upload", "with", "a", "wrong", "SHA-256", "noted", "is", "refused"] in [
+        line.split() for line in told.out.splitlines()
+    ]
     assert told.out.endswith(f"{location} can hold a store\n")
     document = run_cli("store", "check", str(location), "--json").document
     assert document["passed"] is True
     assert {"name": "clock", "passed": None, "found": "agrees with the server's"} in document["results"]
+
+
+@pytest.mark.parametrize("extra", [(), ("--dry-run",)], ids=["init", "dry run"])
+def test_a_bucket_that_is_not_there_is_named_before_anything_is_made(
+    s3_server: S3Server, tmp_path: Path, extra: tuple[str, ...]
+) -> None:
+    words = ("init", "--store", "s3://nowhere/prod", "--endpoint-url", s3_server.endpoint_url)
+    refused = run_cli(*words, *extra, home=tmp_path / "home")
+    assert (refused.code, refused.out) == (1, "")
+    assert "there is no bucket 'nowhere'" in refused.err
+    assert "Create the bucket first" in refused.err
+    assert not (tmp_path / "home").exists()
+
+
+def test_making_a_store_says_what_is_tried_meanwhile(s3_server: S3Server, tmp_path: Path) -> None:
+    location = s3_server.location()
+    dry = run_cli("init", "--store", location, "--dry-run", home=tmp_path / "home")
+    assert "would be made a registry" in dry.out
+    made = run_cli("init", "--store", location, "-v", home=tmp_path / "home")
+    assert made.code == 0
+    assert f"trying what {location} can be trusted with ...\n" in made.err
+    assert "can be trusted with: replace only what has the ETag\n" in made.err
 
 
 @pytest.mark.slow
@@ -112,6 +141,28 @@ def test_an_endpoint_belongs_to_a_store_in_s3(tmp_path: Path) -> None:
         assert "endpoint" in refused.err
     refused = run_cli("init", "--store", "s3://bucket/x", "--endpoint-url", "nonsense", home=tmp_path / "home")
     assert (refused.code, "no address" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("init", "--store", "s3://models/prod"),
+        ("store", "check", "s3://models/prod"),
+        ("pull", "lenet@production", "--into", "served", "--store", "s3://models/prod"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_plain_install_is_told_which_extra_a_store_in_s3_needs(words: tuple[str, ...], tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules.update({name: None for name in ('boto3', 'botocore')});"
+        "from modelreg.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, *words]
+    told = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
+    assert told.returncode == 1
+    assert "boto3 is not installed" in told.stderr
+    assert "pip install '.[s3]'" in told.stderr
+    assert "internal" not in told.stderr
 
 
 def test_a_server_that_is_away_is_named_once(

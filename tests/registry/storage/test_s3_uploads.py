@@ -343,7 +343,8 @@ def test_of_two_that_make_a_store_at_once_each_knows_whether_it_was_first(
 
 def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_client, "_clients", type(s3_client._clients)())
-    monkeypatch.setitem(sys.modules, "boto3.session", None)
+    for library in ("boto3.session", "botocore.config", "botocore.exceptions"):  # a plain install has none of them
+        monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingDependencyError, match="boto3") as caught:
         S3Storage(S3Location(bucket="bucket"))
     assert "modelreg[s3]" in caught.value.hint()
