@@ -10,7 +10,7 @@ from pathlib import Path
 from modelreg.builders.backends import BUILDERS, embedded_toolchain
 from modelreg.builders.calibration import CalibrationSet, check_calibration_set
 from modelreg.builders.interface import Builder, BuildOptions, Cell
-from modelreg.builders.precision import Translation, translate, translate_implicit
+from modelreg.builders.precision import Translation, require_target, translate, translate_implicit
 from modelreg.builders.recipe import Recipe, make_recipe
 from modelreg.registry import engines
 from modelreg.registry.database import Database
@@ -76,6 +76,7 @@ def prepare_cell(request: CellRequest) -> PreparedCell:
     if reason:
         raise CellRefusedError(reason)
     translation = _translate(cell, options)
+    require_target(cell.precision, cell.target)
     _require_op_types(options.op_types_to_exclude, known=source.node_counts)
     calibration = _calibration(cell, options)
     recipe = make_recipe(

@@ -297,6 +297,24 @@ def translate(precision: Precision, backend: Backend, version: str) -> Translati
     raise CellRefusedError(f"nothing is known about building {precision} with {backend} {version}")
 
 
+_FIRST_TARGETS = {Precision.BF16: 80, Precision.FP8: 89}
+"""The first compute capability that has a precision: Ampere brought BF16 and Ada FP8, each times ten."""
+
+
+def require_target(precision: Precision, target: str) -> None:
+    """
+    Refuse a GPU that has no arithmetic of a precision.
+
+    Raises:
+        CellRefusedError: Says from which on there is.
+    """
+    first, digits = _FIRST_TARGETS.get(precision), target.removeprefix("sm_")
+    if first is not None and digits.isdigit() and int(digits) < first:
+        raise CellRefusedError(
+            f"{precision} needs sm_{first} or newer, and is not built for {target}", hint="Build fp16 or int8 for it."
+        )
+
+
 def offered(backend: Backend, version: str) -> list[str]:
     """Return the precisions that a backend of this version can build, in the table's order."""
     return [str(row.translation.precision) for row in _rows(backend, version) if not row.refusal]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelreg.builders.precision import offered, translate
+from modelreg.builders.precision import offered, require_target, translate
 from modelreg.builders.trt_capabilities import version_numbers
 from modelreg.registry.errors import BuildError, CellRefusedError
 from modelreg.registry.words import Backend, Precision
@@ -131,3 +131,15 @@ def test_before_that_fp8_is_refused_and_int8_keeps_q_nodes_before_weights() -> N
     settings = translate(Precision.INT8, Backend.TENSORRT, "8.6.0").settings
     assert settings["options"]["AddQDQPairToWeight"] is True
     assert settings["residual_skips"] == "quantised"
+
+
+@pytest.mark.parametrize(
+    ("precision", "refused", "built"),
+    [(Precision.BF16, "sm_75", "sm_80"), (Precision.FP8, "sm_86", "sm_89"), (Precision.FP8, "sm_75", "sm_120")],
+)
+def test_a_gpu_without_the_arithmetic_of_a_precision_is_refused(precision: Precision, refused: str, built: str) -> None:
+    with pytest.raises(CellRefusedError, match=f"{precision} needs sm_.. or newer, and is not built for {refused}"):
+        require_target(precision, refused)
+    require_target(precision, built)
+    require_target(Precision.INT8, refused)
+    require_target(precision, "cpu")
