@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from modelreg.builders.interface import CalibrationOptions
-from modelreg.registry.errors import PrecisionError
+from modelreg.registry.errors import CellRefusedError, PrecisionError
 from modelreg.registry.plans import read_plan_header
 from modelreg.registry.records import EngineRecord
 from modelreg.registry.words import EngineStatus, Precision
