@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from modelreg.runtime.pull_request import Pulled, PullRequest
 
 
+def _read_folder(value: str) -> Path:
+    """Read a folder's name; raises UsageError for what `Path` would take for the current folder."""
+    if not value or "\0" in value:
+        raise click.BadParameter("it has no usable name")
+    return Path(value)
+
+
 @make_command(
     "pull",
     help_line="Bring what a channel serves to this host.",
@@ -33,7 +40,7 @@ if TYPE_CHECKING:
     """,
 )
 @click.argument("reference", type=read_reference, metavar="NAME@CHANNEL")
-@click.option("--into", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The folder to serve from.")
+@click.option("--into", type=_read_folder, required=True, metavar="DIR", help="The folder to serve from.")
 @click.option("--store", metavar="URL", help="The store (default: that of the registry).")
 @click.option("--endpoint-url", metavar="URL", help="The S3 server of --store, where it is not AWS itself.")
 @list_option(

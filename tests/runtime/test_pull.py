@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -229,7 +230,170 @@ def test_the_release_before_stays_and_older_ones_go(local: LocalStorage, tmp_pat
     assert {local.read_history("lenet", "production", g).release for g in (2, 3)} == kept
 
 
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_what_was_current_a_moment_ago_stays_though_it_was_pulled_long_ago(local: LocalStorage, tmp_path: Path) -> None:
+    root = tmp_path / "into"
+    first = activate(local, "one")
+    pull(local, root)
+    for release in (released(local, "two"), first.release, released(local, "three")):
+        current = local.read_pointer("lenet", "production")
+        local.swap_pointer(pointer_after(current, release=release), expected=current)
+        pull(local, root)
+    assert names_in(root / "releases") == {first.release, released(local, "three")}
+
+
+def test_a_new_generation_of_what_is_current_removes_no_release(local: LocalStorage, tmp_path: Path) -> None:
+    root = tmp_path / "into"
+    first = activate(local, "one")
+    pull(local, root)
+    second = activate(local, "two")
+    pull(local, root)
+    local.swap_pointer(pointer_after(second, release=second.release), expected=second)
+    pull(local, root)
+    (root / "state.json").write_text("nonsense")
+    pull(local, root)
+    assert names_in(root / "releases") == {first.release, second.release}
+
+
+def test_a_release_that_never_became_current_is_not_the_one_before(local: LocalStorage, tmp_path: Path) -> None:
+    root = tmp_path / "into"
+    first = activate(local, "one")
+    pull(local, root)
+    activate(local, "two")
+    overwrite(blob_of(local, b"plan two cpu"), b"plan two cpU")
+    with pytest.raises(IntegrityError):
+        pull(local, root)
+    third = activate(local, "three")
+    pull(local, root)
+    assert names_in(root / "releases") == {first.release, third.release}
+
+
 # -- what is refused ---------------------------------------------------------------------------------------
+def blob_of(local: LocalStorage, content: bytes) -> Path:
+    digest = hashlib.sha256(content).hexdigest()
+    return local.root / "blobs" / "sha256" / digest[:2] / digest
+
+
+def tree_of(root: Path) -> dict[str, bytes]:
+    """Return every file and link below a folder with what it holds."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        held = str(path.readlink()).encode() if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        found[str(path)] = held
+    return found
+
+
+def capistrano(root: Path) -> None:
+    for folder in ("releases/2024", "releases/2025", "tmp/session"):
+        (root / folder).mkdir(parents=True)
+    (root / "state.json").write_text("theirs")
+    (root / "current").symlink_to("releases/2025")
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        LocalStorage.create,
+        capistrano,
+        lambda root: (root.mkdir(), (root / "config.toml").write_text("")),
+        lambda root: root.write_text("a file"),
+        lambda root: root.symlink_to("nowhere"),
+    ],
+    ids=["store", "deployment", "home", "file", "dangling"],
+)
+def test_what_no_pull_made_is_refused_and_stays(
+    local: LocalStorage, tmp_path: Path, fill: Callable[[Path], object]
+) -> None:
+    activate(local, "one")
+    fill(tmp_path / "into")
+    before = tree_of(tmp_path)
+    for act in (pull, lambda storage, root: preview_pull(From(storage), PullFolder(root), REQUEST)):
+        with pytest.raises(UsageError, match="into") as caught:
+            act(local, tmp_path / "into")
+        assert caught.value.hint() == "Name a new or an empty folder."
+    assert tree_of(tmp_path) == before
+
+
+def test_a_store_is_not_pulled_into_itself(local: LocalStorage) -> None:
+    for word in ("one", "two", "three"):
+        activate(local, word)
+    before = tree_of(local.root)
+    with pytest.raises(UsageError, match="is not empty"):
+        pull(local, local.root)
+    assert tree_of(local.root) == before
+
+
+def test_an_empty_folder_and_the_root_of_a_new_disk_can_be_pulled_into(local: LocalStorage, tmp_path: Path) -> None:
+    activate(local, "one")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "disk" / "lost+found").mkdir(parents=True)
+    (tmp_path / "linked").symlink_to("disk")
+    for name in ("empty", "linked"):
+        assert pull(local, tmp_path / name).changed
+        assert check_folder(tmp_path / name) == 1
+
+
+@pytest.mark.parametrize("part", ["releases", "tmp", "pointer.json", "current"])
+def test_a_part_that_is_something_else_is_refused_before_anything_changes(
+    local: LocalStorage, tmp_path: Path, part: str
+) -> None:
+    root = tmp_path / "into"
+    activate(local, "one")
+    pull(local, root)
+    activate(local, "two")
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(root / part, elsewhere)
+    if part == "current":
+        (root / part).mkdir()
+    else:
+        (root / part).symlink_to(elsewhere)
+    before = tree_of(tmp_path)
+    with pytest.raises(UsageError, match=f"into/{part} is not what a pull makes there") as caught:
+        pull(local, root)
+    assert caught.value.hint() == "Move it away and pull again."
+    assert tree_of(tmp_path) == before
+
+
+def test_what_others_left_among_the_releases_stays(local: LocalStorage, tmp_path: Path) -> None:
+    root = tmp_path / "into"
+    kept = {"2024", "0" * 64}
+    for word in ("one", "two", "three"):
+        activate(local, word)
+        pull(local, root)
+        (root / "releases" / "2024").mkdir(exist_ok=True)
+        if word == "one":
+            (root / "releases" / ("0" * 64)).symlink_to(tmp_path)
+    assert kept < names_in(root / "releases")
+    assert len(names_in(root / "releases")) == 4
+
+
+def test_a_folder_in_tmp_is_no_obstacle(local: LocalStorage, tmp_path: Path) -> None:
+    root = tmp_path / "into"
+    activate(local, "one")
+    pull(local, root)
+    (root / "tmp" / "folder" / "inside").mkdir(parents=True)
+    activate(local, "two")
+    assert pull(local, root).changed
+    assert names_in(root / "tmp") == set()
+
+
+def test_a_refused_pull_leaves_no_folder(local: LocalStorage, tmp_path: Path) -> None:
+    activate(local, "one")
+    with pytest.raises(NotFoundError):
+        pull(local, tmp_path / "into", replace(REQUEST, wanted=("sm_75",)))
+    assert not (tmp_path / "into").exists()
+
+
+def test_trouble_with_the_folder_names_no_store(local: LocalStorage, in_memory: Path) -> None:
+    activate(local, "one")
+    with pytest.raises(StorageError, match=r"^folder path .*into") as caught:
+        pull_once(From(local), PullFolder(in_memory / "into", ops=failing_ops(1, errno.ENAMETOOLONG)), REQUEST)
+    assert caught.value.hint() == "Put the folder under a shorter path."
+
+
 def test_a_channel_never_goes_back_unless_a_person_says_so(local: LocalStorage, tmp_path: Path) -> None:
     first = activate(local, "one")
     activate(local, "two")
@@ -258,9 +422,9 @@ def test_what_arrives_damaged_is_never_current(local: LocalStorage, tmp_path: Pa
     activate(local, "one")
     pull(local, tmp_path / "into")
     new = activate(local, "two")
-    digest = hashlib.sha256(b"plan two cpu").hexdigest()
-    overwrite(local.root / "blobs" / "sha256" / digest[:2] / digest, b"plan two cpU")
-    with pytest.raises(IntegrityError, match=digest):
+    blob = blob_of(local, b"plan two cpu")
+    overwrite(blob, b"plan two cpU")
+    with pytest.raises(IntegrityError, match=blob.name):
         pull(local, tmp_path / "into")
     assert check_folder(tmp_path / "into") == new.generation - 1
     assert list((tmp_path / "into" / "tmp").iterdir()) == []
