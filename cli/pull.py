@@ -74,9 +74,10 @@ def command(
 ) -> None:
     """Bring the active release of a channel into DIR, and make it current there in one step.
 
-    DIR/current is a link to the release, DIR/pointer.json says which it is. Only what is missing is fetched, every file
-    is checked against its digest, and what was current stays so until the new release is complete. No database is
-    needed, and no right to write to the store. --watch goes on until Ctrl-C or SIGTERM, and then exits with 0.
+    DIR is new, empty, or from an earlier pull. DIR/current is a link to the release, DIR/pointer.json says which it is.
+    Only what is missing is fetched, every file is checked against its digest (by --watch when it begins, then by size),
+    and what was current stays so until the new release is complete. No database is needed, and no right to write to
+    the store. --watch goes on until Ctrl-C or SIGTERM, and then exits with 0.
     """
     if reference.channel is None:
         raise click.UsageError(f"{reference} names no channel, write {reference.model}@CHANNEL")

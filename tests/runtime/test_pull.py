@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,14 @@ from typing import NoReturn
 import pytest
 
 from modelreg.registry.contents import StoredFile
-from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError, StorageError, UsageError
+from modelreg.registry.errors import (
+    IntegrityError,
+    ModelregError,
+    NotFoundError,
+    StorageError,
+    StoreAbsentError,
+    UsageError,
+)
 from modelreg.registry.manifest import make_manifest
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage import s3_client
@@ -28,7 +35,7 @@ from modelreg.runtime.following import follow, next_wait_s, preview_pull, pull_o
 from modelreg.runtime.pull import PullFolder
 from modelreg.runtime.pull_request import Pulled, PullRequest, choose_engines
 from modelreg_testing.records import TRT, make_engine, make_version
-from modelreg_testing.s3_server import LIMITS, READER, S3Server, reopened
+from modelreg_testing.s3_server import BUCKET, LIMITS, READER, S3Server, reopened
 from modelreg_testing.storage import MemoryStorage, pointer_after, stored_files
 from modelreg_testing.storage_faults import counting_ops, failing_ops, in_child, killing_ops, overwrite
 
@@ -160,10 +167,8 @@ def test_a_look_at_a_store_in_s3_that_has_no_news_is_one_small_request(s3_server
         def connect(self) -> Storage:
             return S3Storage.connect(store.location, limits=LIMITS, on_step=lambda *step: sent.append(step[1]))
 
-    folder = PullFolder(tmp_path / "into")
-    assert pull_once(Counted(store), folder, REQUEST).changed
-    sent.clear()
-    assert not pull_once(Counted(store), folder, REQUEST).changed
+    heard = run(store, tmp_path / "into", [sent.clear], source=Counted)
+    assert heard.generations == [1]
     assert sent == ["get_object"]
 
 
@@ -454,9 +459,124 @@ def test_a_damaged_file_is_mended_when_something_is_pulled(
     root = tmp_path / "into"
     pulled = pull(local, root)
     overwrite(pulled.plans["cpu"], data)
-    (root / "state.json").unlink()
     assert pull(local, root).changed
     assert check_folder(root) == 1
+    assert not pull(local, root).changed
+
+
+def test_following_mends_what_was_damaged_before_it_began(local: LocalStorage, tmp_path: Path) -> None:
+    activate(local, "one")
+    overwrite(pull(local, tmp_path / "into").plans["cpu"], b"plan one cpX")
+    assert run(local, tmp_path / "into", []).generations == [1]
+    assert check_folder(tmp_path / "into") == 1
+
+
+@pytest.mark.parametrize("place", ["channels/lenet/production", "."], ids=["channel", "store"])
+def test_what_vanishes_from_a_folder_is_told_and_what_is_here_stays(
+    local: LocalStorage, tmp_path: Path, place: str
+) -> None:
+    activate(local, "one")
+    root = tmp_path / "into"
+
+    def vanish() -> None:
+        shutil.move(local.root / place, tmp_path / "away")
+
+    class Opening(From):
+        def connect(self) -> Storage:
+            return LocalStorage(local.root)
+
+        open = connect
+
+    heard = run(local, root, [vanish, lambda: None, lambda: None], source=Opening)
+    assert (heard.generations, len(heard.errors)) == ([1], 1)
+    assert check_folder(root) == 1
+    with pytest.raises(NotFoundError if place != "." else StoreAbsentError):
+        pull_once(Opening(local), PullFolder(root), REQUEST)
+    assert check_folder(root) == 1
+
+
+def remove_all(server: S3Server, store: S3Storage, below: str) -> None:
+    found = server.boto.list_objects_v2(Bucket=BUCKET, Prefix=store.location.key(below))["Contents"]
+    for each in found:
+        server.boto.delete_object(Bucket=BUCKET, Key=each["Key"])
+
+
+@pytest.mark.parametrize("below", ["channels/", ""], ids=["channel", "store"])
+def test_what_vanishes_from_a_store_in_s3_is_told_and_what_is_here_stays(
+    s3_server: S3Server, tmp_path: Path, below: str
+) -> None:
+    store = s3_server.make_store()
+    activate(store, "one")
+    root = tmp_path / "into"
+
+    class Opening(From):
+        def connect(self) -> Storage:
+            return S3Storage.connect(store.location, limits=LIMITS)
+
+        def open(self) -> Storage:
+            return S3Storage(store.location, limits=LIMITS)
+
+    heard = run(store, root, [lambda: remove_all(s3_server, store, below), lambda: None, lambda: None], source=Opening)
+    assert (heard.generations, len(heard.errors)) == ([1], 1)
+    with pytest.raises(NotFoundError if below else StoreAbsentError):
+        pull_once(Opening(store), PullFolder(root), REQUEST)
+    assert check_folder(root) == 1
+
+
+def test_a_lost_pointer_in_s3_is_told_as_damage_with_a_hint_for_this_host(s3_server: S3Server, tmp_path: Path) -> None:
+    store = s3_server.make_store()
+    activate(store, "one")
+    pull(store, tmp_path / "into")
+    activate(store, "two")
+    remove_all(s3_server, store, "channels/lenet/production/pointer.json")
+    with pytest.raises(IntegrityError, match="pointer is missing"):
+        pull(store, tmp_path / "into")
+    assert check_folder(tmp_path / "into") == 1
+
+
+def test_what_answers_with_a_page_is_told_to_be_no_store(s3_server: S3Server, tmp_path: Path) -> None:
+    store = s3_server.make_store()
+    activate(store, "one")
+    for name in ("FORMAT", "channels/lenet/production/pointer.json"):
+        s3_server.boto.put_object(Bucket=BUCKET, Key=store.location.key(name), Body=b"<html>Welcome</html>")
+
+    class Opening(From):
+        def open(self) -> Storage:
+            return S3Storage(store.location, limits=LIMITS)
+
+    with pytest.raises(StorageError, match="not one of ours"):
+        pull_once(Opening(store), PullFolder(tmp_path / "into"), REQUEST)
+    assert not (tmp_path / "into").exists()
+
+
+def test_a_hint_for_what_is_damaged_can_be_followed_on_this_host(local: LocalStorage, tmp_path: Path) -> None:
+    activate(local, "one")
+    overwrite(local.root / "channels" / "lenet" / "production" / "pointer.json", b"{}")
+    with pytest.raises(IntegrityError, match="cannot be read") as caught:
+        pull(local, tmp_path / "into")
+    assert "where the registry is" in caught.value.hint()
+
+
+def test_following_brings_the_fix_of_a_damaged_release_at_the_next_look(local: LocalStorage, tmp_path: Path) -> None:
+    activate(local, "one")
+    tries: list[str] = []
+
+    class Counted(From):
+        def open(self) -> Storage:
+            tries.append("open")
+            return self.storage
+
+    def damage() -> None:
+        activate(local, "two")
+        overwrite(blob_of(local, b"plan two cpu"), b"plan two cpU")
+
+    heard = run(
+        local, tmp_path / "into", [damage, tries.clear, *[lambda: None] * 3, lambda: activate(local, "three")], Counted
+    )
+    assert heard.generations == [1, 3]
+    assert (len(heard.errors), heard.recoveries) == (1, 1)
+    assert max(heard.waits) <= 6
+    assert len(tries) == 3  # every second look while nothing is new, and the fix
 
 
 @pytest.mark.parametrize(
@@ -579,7 +699,7 @@ class Flaky(From):
         return self.storage
 
 
-def run(local: LocalStorage, root: Path, script: list[Callable[[], object]]) -> Listener:
+def run(storage: Storage, root: Path, script: Sequence[Callable[[], object]], source: type[From] = Flaky) -> Listener:
     """Follow while `script` happens, one thing in each wait."""
     listener, left = Listener(), list(script)
 
@@ -590,7 +710,7 @@ def run(local: LocalStorage, root: Path, script: list[Callable[[], object]]) -> 
         left.pop(0)()
 
     with pytest.raises(StopError):
-        follow(Flaky(local), PullFolder(root), REQUEST, told=listener, wait=wait, interval_s=5)
+        follow(source(storage), PullFolder(root), REQUEST, told=listener, wait=wait, interval_s=5)
     return listener
 
 
