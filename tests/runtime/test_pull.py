@@ -380,6 +380,7 @@ def test_a_folder_in_tmp_is_no_obstacle(local: LocalStorage, tmp_path: Path) -> 
     activate(local, "one")
     pull(local, root)
     (root / "tmp" / "folder" / "inside").mkdir(parents=True)
+    (root / "README").write_text("theirs")
     activate(local, "two")
     assert pull(local, root).changed
     assert names_in(root / "tmp") == set()
@@ -601,6 +602,9 @@ def test_what_is_no_longer_complete_is_looked_at_again(
     pull(local, root)
     assert check_folder(root) == 1
     assert not pull(local, root).changed
+    heard = run(local, root, [lambda: spoil(root)])
+    assert heard.errors == []
+    assert check_folder(root) == 1
 
 
 def test_a_damaged_pointer_here_is_named_with_what_to_do(local: LocalStorage, tmp_path: Path) -> None:
