@@ -32,8 +32,10 @@ from modelreg.runtime.pull_place import (
     POINTER_NAME,
     STATE_NAME,
     folder_errors,
+    known_files,
     matches,
     prune_releases,
+    release_folders,
     require_ours,
 )
 from modelreg.runtime.pull_request import Pulled, PullRequest, choose_engines, require_forward
@@ -156,7 +158,7 @@ class PullFolder:
                 before = self.read_pointer()
                 require_forward(before, pointer, self.root)
                 self._make_folders()
-                work = _Work(storage=storage, known=self._known_files(), progress=progress)
+                work = _Work(storage=storage, known=known_files(self._releases), progress=progress)
                 self._complete(work, pointer.release, engines, document)
                 changed = before != pointer or bool(work.brought)
                 previous = self._find_previous(before, pointer)
@@ -176,7 +178,7 @@ class PullFolder:
         with folder_errors(self.root):
             _, engines = self._choose(storage, request, pointer)
             before = self.read_pointer()
-            work = _Work(storage=storage, known=self._known_files(), progress=no_progress)
+            work = _Work(storage=storage, known=known_files(self._releases), progress=no_progress)
             folder = self._releases / check_digest(pointer.release)
             for file in (file for engine in engines for file in engine.files):
                 if not matches(folder / file.path, file):
@@ -212,7 +214,7 @@ class PullFolder:
     def _complete(self, work: _Work, release: str, engines: Sequence[ReleasedEngine], document: bytes) -> None:
         folder = self._releases / check_digest(release)
         files = [file for engine in engines for file in engine.files]
-        for inside in _folders(folder, files):
+        for inside in release_folders(folder, files):
             with suppress(FileExistsError):
                 self._ops.mkdir(inside)
         for file in files:
@@ -224,7 +226,7 @@ class PullFolder:
         if not matches(folder / MANIFEST_NAME, stated):
             with temporary_file(self._ops, self._tmp, document) as temporary:
                 self._ops.replace(temporary, folder / MANIFEST_NAME)
-        for inside in reversed(_folders(folder, files)):
+        for inside in reversed(release_folders(folder, files)):
             self._ops.fsync_dir(inside)
         self._ops.fsync_dir(self._releases)
 
@@ -263,16 +265,6 @@ class PullFolder:
                 self._ops.unlink(target)
         return False
 
-    def _known_files(self) -> dict[str, list[Path]]:
-        """Return where a digest may lie among the releases that are here."""
-        known: dict[str, list[Path]] = {}
-        for folder in self._releases.iterdir() if self._releases.exists() else ():
-            with suppress(OSError, IntegrityError):
-                manifest = parse_manifest((folder / MANIFEST_NAME).read_bytes(), where=str(folder))
-                for file in manifest.files:
-                    known.setdefault(file.digest, []).append(folder / file.path)
-        return known
-
     @contextmanager
     def _new_name(self) -> Iterator[Path]:
         path = self._tmp / nonce()
@@ -300,7 +292,9 @@ class PullFolder:
         if before.release != pointer.release:
             return before.release
         with suppress(OSError, ValueError, LookupError, TypeError):
-            return str(json.loads((self.root / STATE_NAME).read_bytes())["previous"])
+            state = json.loads((self.root / STATE_NAME).read_bytes())
+            if state["txn"] == before.txn:  # else it was noted for a switch that never came
+                return str(state["previous"])
         return ""
 
     def _note(self, request: PullRequest, pointer: Pointer, *, mark: str, previous: str) -> None:
@@ -308,14 +302,6 @@ class PullFolder:
         state = {"mark": mark, "txn": pointer.txn, "request": request.to_json(), "previous": previous}
         with temporary_file(self._ops, self._tmp, (json.dumps(state) + "\n").encode()) as temporary:
             self._ops.replace(temporary, self.root / STATE_NAME)
-
-
-def _folders(folder: Path, files: Sequence[StoredFile]) -> list[Path]:
-    """Return the folder of a release and those inside it, parents first."""
-    found = {folder}
-    for file in files:
-        found.update(parent for parent in (folder / file.path).parents if folder in parent.parents)
-    return sorted(found)
 
 
 def _link_to(pointer: Pointer) -> str:

@@ -1,18 +1,20 @@
-"""Which folder a pull may take over, and how trouble with it is told: what others put there stays as it is."""
+"""What is in a folder that a pull fills: whether it may be taken over, which files are good, which releases go."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from collections.abc import Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from modelreg.registry.contents import StoredFile
-from modelreg.registry.errors import UsageError
+from modelreg.registry.errors import IntegrityError, UsageError
+from modelreg.registry.manifest import parse_manifest
 from modelreg.registry.storage.failures import storage_error
 from modelreg.registry.storage.interface import no_progress
+from modelreg.registry.storage.rules import MANIFEST_NAME
 from modelreg.registry.storage.writing import hash_file
 
 MARKER_NAME = ".modelreg-pull"
@@ -73,6 +75,25 @@ def matches(path: Path, file: StoredFile) -> bool:
             return hash_file(opened, progress=no_progress)[0] == file.digest
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return False
+
+
+def known_files(releases: Path) -> dict[str, list[Path]]:
+    """Return where a digest may lie among the releases that are in a folder; none where it is missing."""
+    known: dict[str, list[Path]] = {}
+    for folder in releases.iterdir() if releases.exists() else ():
+        with suppress(OSError, IntegrityError):
+            manifest = parse_manifest((folder / MANIFEST_NAME).read_bytes(), where=str(folder))
+            for file in manifest.files:
+                known.setdefault(file.digest, []).append(folder / file.path)
+    return known
+
+
+def release_folders(folder: Path, files: Sequence[StoredFile]) -> list[Path]:
+    """Return the folder of a release and those inside it, parents first."""
+    found = {folder}
+    for file in files:
+        found.update(parent for parent in (folder / file.path).parents if folder in parent.parents)
+    return sorted(found)
 
 
 def prune_releases(folder: Path, *, keep: Set[str]) -> None:

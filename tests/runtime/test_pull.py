@@ -258,8 +258,9 @@ def test_a_new_generation_of_what_is_current_removes_no_release(local: LocalStor
     pull(local, root)
     local.swap_pointer(pointer_after(second, release=second.release), expected=second)
     pull(local, root)
-    (root / "state.json").write_text("nonsense")
-    pull(local, root)
+    for state in ("nonsense", json.dumps({"txn": "of a switch that never came", "previous": second.release})):
+        (root / "state.json").write_text(state)
+        pull(local, root)
     assert names_in(root / "releases") == {first.release, second.release}
 
 
