@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from modelreg.runtime.pull_request import Pulled, PullRequest
 
 
+def _read_folder(value: str) -> Path:
+    """Read a folder's name; raises UsageError for what `Path` would take for the current folder."""
+    if not value or "\0" in value:
+        raise click.BadParameter("it has no usable name")
+    return Path(value)
+
+
 @make_command(
     "pull",
     help_line="Bring what a channel serves to this host.",
@@ -33,7 +40,7 @@ if TYPE_CHECKING:
     """,
 )
 @click.argument("reference", type=read_reference, metavar="NAME@CHANNEL")
-@click.option("--into", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The folder to serve from.")
+@click.option("--into", type=_read_folder, required=True, metavar="DIR", help="The folder to serve from.")
 @click.option("--store", metavar="URL", help="The store (default: that of the registry).")
 @click.option("--endpoint-url", metavar="URL", help="The S3 server of --store, where it is not AWS itself.")
 @list_option(
@@ -67,9 +74,10 @@ def command(
 ) -> None:
     """Bring the active release of a channel into DIR, and make it current there in one step.
 
-    DIR/current is a link to the release, DIR/pointer.json says which it is. Only what is missing is fetched, every file
-    is checked against its digest, and what was current stays so until the new release is complete. No database is
-    needed, and no right to write to the store. --watch goes on until Ctrl-C or SIGTERM, and then exits with 0.
+    DIR is new, empty, or from an earlier pull. DIR/current is a link to the release, DIR/pointer.json says which it is.
+    Only what is missing is fetched, every file is checked against its digest (by --watch when it begins, then by size),
+    and what was current stays so until the new release is complete. No database is needed, and no right to write to
+    the store. --watch goes on until Ctrl-C or SIGTERM, and then exits with 0.
     """
     if reference.channel is None:
         raise click.UsageError(f"{reference} names no channel, write {reference.model}@CHANNEL")

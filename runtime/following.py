@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
-from modelreg.registry.errors import ModelregError, UsageError
-from modelreg.registry.storage.interface import Progress, Storage, no_progress
+from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError, StorageError, UsageError
+from modelreg.registry.storage.interface import News, Progress, Storage, no_progress
 from modelreg.runtime.pull import PullFolder
 from modelreg.runtime.pull_request import Pulled, PullRequest
 
 _PATIENCE = 2
 """So many times the interval lie between two tries after a failure: not more, or hosts are late when it is over."""
+_DAMAGED_HINT = "Run `modelreg verify` where the registry is; what is current here stays so."
 
 
 class Source(Protocol):
@@ -45,20 +48,15 @@ class Told(Protocol):
 
 def pull_once(source: Source, folder: PullFolder, request: PullRequest, *, progress: Progress = no_progress) -> Pulled:
     """
-    Pull what the channel serves now; where it is here already, the store is asked no more than whether it is news.
+    Pull what the channel serves now; what is here already is read whole, and mended where it is damaged.
 
     Raises:
         NotFoundError: The channel has no release, or none for what is wanted.
         IntegrityError: What the store gave does not match, or the channel went back.
         StorageError: The store or the folder failed.
+        UsageError: The folder holds something else.
     """
-    mark = folder.find_mark(request)
-    news = source.connect().poll_pointer(request.model, request.channel, mark=mark)
-    if news is not None:
-        return folder.pull(source.open(), request, news.pointer, mark=news.mark, progress=progress)
-    if mark:
-        return folder.current(request)
-    raise _no_release(source, request)
+    return _bring(source, folder, request, _look(source, request), progress=progress)
 
 
 def preview_pull(source: Source, folder: PullFolder, request: PullRequest) -> Pulled:
@@ -68,16 +66,76 @@ def preview_pull(source: Source, folder: PullFolder, request: PullRequest) -> Pu
     Raises:
         ModelregError: As `pull_once`.
     """
-    news = source.connect().poll_pointer(request.model, request.channel, mark="")
-    if news is None:
-        raise _no_release(source, request)
-    return folder.preview(source.open(), request, news.pointer)
+    news = _look(source, request)
+    with _advising():
+        return folder.preview(source.open(), request, news.pointer)
 
 
-def _no_release(source: Source, request: PullRequest) -> ModelregError:
-    from modelreg.registry.suggestions import no_active_release  # noqa: PLC0415 - what is wrong needs it
+def _look(source: Source, request: PullRequest) -> News:
+    news = _look_for_news(source, request, mark="")
+    assert news is not None
+    return news
 
-    return no_active_release(request.model, request.channel, served=source.open().list_channels())
+
+def _look_for_news(source: Source, request: PullRequest, *, mark: str) -> News | None:
+    """Return what the channel serves, None where that is what `mark` stands for; raises as `pull_once`."""
+    try:
+        return source.connect().poll_pointer(request.model, request.channel, mark=mark)
+    except NotFoundError:
+        from modelreg.registry.suggestions import no_active_release  # noqa: PLC0415 - what is wrong needs it
+
+        raise no_active_release(request.model, request.channel, served=source.open().list_channels()) from None
+    except IntegrityError:
+        source.open()  # if a web server or the like answers, this says that there is no store of ours
+        with _advising():
+            raise
+
+
+def _bring(source: Source, folder: PullFolder, request: PullRequest, news: News, *, progress: Progress) -> Pulled:
+    with _advising():
+        return folder.pull(source.open(), request, news.pointer, mark=news.mark, progress=progress)
+
+
+@contextmanager
+def _advising() -> Iterator[None]:
+    """Replace the hint to verify, which a host without a registry cannot follow."""
+    try:
+        yield
+    except IntegrityError as error:
+        if error.hint() != IntegrityError.default_hint:
+            raise
+        raise IntegrityError(str(error), hint=_DAMAGED_HINT) from None
+
+
+@dataclass(kw_only=True)
+class _Follower:
+    """Brings what is new, look by look. `refused` is the mark of what could not be brought, `pauses` says how many
+    looks go by before that is tried again: each time its files may come over the network."""
+
+    source: Source
+    folder: PullFolder
+    request: PullRequest
+    progress: Progress
+    has_checked: bool = False
+    refused: str = ""
+    pauses: int = 0
+
+    def look(self) -> Pulled | None:
+        """Return what is current; None where what is new failed a moment ago. The first look reads every byte here."""
+        mark = self.folder.find_mark(self.request) if self.has_checked else ""
+        news = _look_for_news(self.source, self.request, mark=mark)
+        if news is None:
+            return self.folder.current(self.request)
+        if news.mark == self.refused and self.pauses:
+            self.pauses -= 1
+            return None
+        try:
+            pulled = _bring(self.source, self.folder, self.request, news, progress=self.progress)
+        except (IntegrityError, NotFoundError):
+            self.refused, self.pauses = news.mark, _PATIENCE - 1
+            raise
+        self.has_checked, self.refused = True, ""
+        return pulled
 
 
 def follow(
@@ -99,16 +157,18 @@ def follow(
         request: What to follow.
         told: Hears of what is new.
         wait: Waits so many seconds.
-        interval_s: About how often to look.
+        interval_s: About how often to look; less often at a store or a disk that fails.
         progress: Told of bytes.
 
     Raises:
         UsageError: The request can never succeed as it is.
     """
+    follower = _Follower(source=source, folder=folder, request=request, progress=progress)
     seen, trouble = "", None
     while True:
+        wait_s = interval_s
         try:
-            pulled = pull_once(source, folder, request, progress=progress)
+            pulled = follower.look()
         except UsageError:
             raise
         except ModelregError as error:
@@ -116,14 +176,17 @@ def follow(
             same, trouble = trouble, (type(error), error.hint() or str(error))
             if trouble != same:
                 told.failed(error)
+            if isinstance(error, StorageError):
+                wait_s = _PATIENCE * interval_s
         else:
-            if trouble is not None and seen:
-                told.recovered()
-            trouble = None
-            if pulled.pointer.txn != seen or pulled.changed:
-                seen = pulled.pointer.txn
-                told.pulled(pulled)
-        wait(next_wait_s(interval_s) if trouble is None else next_wait_s(_PATIENCE * interval_s))
+            if pulled is not None:
+                if trouble is not None and seen:
+                    told.recovered()
+                trouble = None
+                if pulled.pointer.txn != seen or pulled.changed:
+                    seen = pulled.pointer.txn
+                    told.pulled(pulled)
+        wait(next_wait_s(wait_s))
 
 
 def next_wait_s(about_s: float) -> float:

@@ -3,6 +3,7 @@
     DIR/releases/DIGEST/    manifest.json, and the files of the targets that were asked for, as the manifest names them
     DIR/pointer.json        the channel's pointer, replaced last: what is complete here
     DIR/current             a link to the release's folder, for servers that read no pointer
+    DIR/.modelreg-pull      a lock, and the sign that the folder is ours
 
 What is missing is downloaded by its digest, unless a release that is here already has the same file. A folder that is
 current is never changed but to add to it or to mend it, file by file.
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,16 +23,24 @@ from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import IntegrityError
 from modelreg.registry.manifest import Manifest, ReleasedEngine, parse_manifest
 from modelreg.registry.pointers import Pointer, parse_pointer
-from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
 from modelreg.registry.storage.rules import MANIFEST_NAME, check_digest, check_release_files
-from modelreg.registry.storage.writing import TEMPORARY_SUFFIX, hash_file, nonce, temporary_file, write_hashing
+from modelreg.registry.storage.writing import TEMPORARY_SUFFIX, nonce, temporary_file, write_hashing
+from modelreg.runtime.pull_place import (
+    MARKER_NAME,
+    POINTER_NAME,
+    STATE_NAME,
+    folder_errors,
+    known_files,
+    matches,
+    prune_releases,
+    release_folders,
+    require_ours,
+)
 from modelreg.runtime.pull_request import Pulled, PullRequest, choose_engines, require_forward
 
-_KEPT_RELEASES = 2
 _LOCK_TIMEOUT_S = 60.0
-_STATE_NAME = "state.json"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,8 +77,8 @@ class PullFolder:
         Raises:
             IntegrityError: It is damaged.
         """
-        path = self.root / "pointer.json"
-        with storage_errors(path):
+        path = self.root / POINTER_NAME
+        with folder_errors(path):
             try:
                 data = path.read_bytes()
             except FileNotFoundError:
@@ -83,7 +91,7 @@ class PullFolder:
     def find_mark(self, request: PullRequest) -> str:
         """Return what the store said of the pointer that is complete here, so that it need only say what is new."""
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, IntegrityError):
-            state = json.loads((self.root / _STATE_NAME).read_bytes())
+            state = json.loads((self.root / STATE_NAME).read_bytes())
             pointer = self.read_pointer()
             if pointer is not None and state["txn"] == pointer.txn and state["request"] == request.to_json():
                 self._require_complete(pointer, request)
@@ -107,7 +115,7 @@ class PullFolder:
         """Return what `find_mark` has found complete, as a pull that changed nothing."""
         pointer = self.read_pointer()
         assert pointer is not None
-        with storage_errors(self.root):
+        with folder_errors(self.root):
             engines = choose_engines(self._read_manifest(pointer), request)
         return self._tell(pointer, engines, changed=False)
 
@@ -141,23 +149,23 @@ class PullFolder:
             NotFoundError: The release has no engine for what is wanted.
             IntegrityError: What the store gave does not match its digest, or the channel went back: nothing changed.
             StorageError: The store or the folder failed: what was current stays so.
-            UsageError: The folder holds another channel.
+            UsageError: The folder holds another channel, or something else.
         """
-        with storage_errors(self.root):
+        with folder_errors(self.root):
+            document, engines = self._choose(storage, request, pointer)
             self.root.mkdir(parents=True, exist_ok=True)
-            with self._ops.lock(self.root / ".lock", timeout_s=_LOCK_TIMEOUT_S, what=f"folder {self.root}"):
+            with self._ops.lock(self.root / MARKER_NAME, timeout_s=_LOCK_TIMEOUT_S, what=f"folder {self.root}"):
                 before = self.read_pointer()
                 require_forward(before, pointer, self.root)
                 self._make_folders()
-                document = storage.read_manifest(pointer.release)
-                manifest = parse_manifest(document, where=pointer.release[:12])
-                engines = choose_engines(manifest, request)
-                work = _Work(storage=storage, known=self._known_files(), progress=progress)
+                work = _Work(storage=storage, known=known_files(self._releases), progress=progress)
                 self._complete(work, pointer.release, engines, document)
                 changed = before != pointer or bool(work.brought)
+                previous = self._find_previous(before, pointer)
+                self._note(request, pointer, mark=mark, previous=previous)
                 self._make_current(pointer)
-                self._note(request, pointer, mark=mark)
-                self._prune(pointer.release)
+                if previous:
+                    prune_releases(self._releases, keep={pointer.release, previous})
         return self._tell(pointer, engines, changed=changed, work=work)
 
     def preview(self, storage: Storage, request: PullRequest, pointer: Pointer) -> Pulled:
@@ -167,50 +175,60 @@ class PullFolder:
         Raises:
             ModelregError: As `pull`.
         """
-        with storage_errors(self.root):
+        with folder_errors(self.root):
+            _, engines = self._choose(storage, request, pointer)
             before = self.read_pointer()
-            require_forward(before, pointer, self.root)
-            engines = choose_engines(
-                parse_manifest(storage.read_manifest(pointer.release), where=pointer.release[:12]), request
-            )
-            work = _Work(storage=storage, known=self._known_files(), progress=no_progress)
+            work = _Work(storage=storage, known=known_files(self._releases), progress=no_progress)
             folder = self._releases / check_digest(pointer.release)
             for file in [file for engine in engines for file in engine.files]:
-                if _matches(folder / file.path, file):
+                if matches(folder / file.path, file):
                     work.reused_bytes += file.size_bytes
                     continue
                 work.brought.append(file.path)
-                if any(_matches(path, file) for path in work.known.get(file.digest, ())):
+                if any(matches(path, file) for path in work.known.get(file.digest, ())):
                     work.reused_bytes += file.size_bytes
                 else:
                     work.fetched_bytes += file.size_bytes
         return self._tell(pointer, engines, changed=before != pointer or bool(work.brought), work=work)
+
+    def _choose(
+        self, storage: Storage, request: PullRequest, pointer: Pointer
+    ) -> tuple[bytes, tuple[ReleasedEngine, ...]]:
+        """Return the manifest and the engines to bring; whatever can be refused is refused here, before a change."""
+        require_ours(self.root)
+        require_forward(self.read_pointer(), pointer, self.root)
+        document = storage.read_manifest(pointer.release)
+        engines = choose_engines(parse_manifest(document, where=pointer.release[:12]), request)
+        check_release_files([file for engine in engines for file in engine.files])
+        return document, engines
 
     def _make_folders(self) -> None:
         for folder in (self._releases, self._tmp):
             with suppress(FileExistsError):
                 self._ops.mkdir(folder)
         for left in self._tmp.iterdir():  # we hold the lock, so whoever wrote it died
-            self._ops.unlink(left)
+            if left.is_dir() and not left.is_symlink():
+                self._ops.remove_tree(left)
+            else:
+                self._ops.unlink(left)
         self._ops.fsync_dir(self.root)
 
     def _complete(self, work: _Work, release: str, engines: Sequence[ReleasedEngine], document: bytes) -> None:
         folder = self._releases / check_digest(release)
         files = [file for engine in engines for file in engine.files]
-        check_release_files(files)
-        for inside in _folders(folder, files):
+        for inside in release_folders(folder, files):
             with suppress(FileExistsError):
                 self._ops.mkdir(inside)
         for file in files:
-            if _matches(folder / file.path, file):
+            if matches(folder / file.path, file):
                 work.reused_bytes += file.size_bytes
             else:
                 self._bring(work, file, folder / file.path)
         stated = StoredFile(path=MANIFEST_NAME, digest=sha256_hex(document), size_bytes=len(document))
-        if not _matches(folder / MANIFEST_NAME, stated):
+        if not matches(folder / MANIFEST_NAME, stated):
             with temporary_file(self._ops, self._tmp, document) as temporary:
                 self._ops.replace(temporary, folder / MANIFEST_NAME)
-        for inside in reversed(_folders(folder, files)):
+        for inside in reversed(release_folders(folder, files)):
             self._ops.fsync_dir(inside)
         self._ops.fsync_dir(self._releases)
 
@@ -249,16 +267,6 @@ class PullFolder:
                 self._ops.unlink(target)
         return False
 
-    def _known_files(self) -> dict[str, list[Path]]:
-        """Return where a digest may lie among the releases that are here."""
-        known: dict[str, list[Path]] = {}
-        for folder in self._releases.iterdir() if self._releases.exists() else ():
-            with suppress(OSError, IntegrityError):
-                manifest = parse_manifest((folder / MANIFEST_NAME).read_bytes(), where=str(folder))
-                for file in manifest.files:
-                    known.setdefault(file.digest, []).append(folder / file.path)
-        return known
-
     @contextmanager
     def _new_name(self) -> Iterator[Path]:
         path = self._tmp / nonce()
@@ -271,7 +279,7 @@ class PullFolder:
     # -- the switch ----------------------------------------------------------------------------------------
     def _make_current(self, pointer: Pointer) -> None:
         with temporary_file(self._ops, self._tmp, pointer.to_bytes()) as temporary:
-            self._ops.replace(temporary, self.root / "pointer.json")
+            self._ops.replace(temporary, self.root / POINTER_NAME)
         link, points_to = self.root / "current", _link_to(pointer)
         if not link.is_symlink() or os.readlink(link) != points_to:  # noqa: PTH115 - as text
             temporary = self._tmp / f"{nonce()}{TEMPORARY_SUFFIX}"
@@ -279,35 +287,23 @@ class PullFolder:
             self._ops.replace(temporary, link)
         self._ops.fsync_dir(self.root)
 
-    def _note(self, request: PullRequest, pointer: Pointer, *, mark: str) -> None:
-        state = {"mark": mark, "txn": pointer.txn, "request": request.to_json()}
+    def _find_previous(self, before: Pointer | None, pointer: Pointer) -> str:
+        """Return the release that was current before `pointer`'s, or an empty string where nobody knows it."""
+        if before is None:
+            return ""
+        if before.release != pointer.release:
+            return before.release
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            state = json.loads((self.root / STATE_NAME).read_bytes())
+            if state["txn"] == before.txn:  # else it was noted for a switch that never came
+                return str(state["previous"])
+        return ""
+
+    def _note(self, request: PullRequest, pointer: Pointer, *, mark: str, previous: str) -> None:
+        """Write what the next pull wants to know; before the switch, since only then `previous` is known for sure."""
+        state = {"mark": mark, "txn": pointer.txn, "request": request.to_json(), "previous": previous}
         with temporary_file(self._ops, self._tmp, (json.dumps(state) + "\n").encode()) as temporary:
-            self._ops.replace(temporary, self.root / _STATE_NAME)
-
-    def _prune(self, release: str) -> None:
-        """Remove releases but the current one and the one before: a server may still be reading that."""
-        others = [folder for folder in self._releases.iterdir() if folder.name != release]
-        others.sort(key=lambda folder: folder.stat().st_mtime_ns, reverse=True)
-        for folder in others[_KEPT_RELEASES - 1 :]:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _folders(folder: Path, files: Sequence[StoredFile]) -> list[Path]:
-    """Return the folder of a release and those inside it, parents first."""
-    found = {folder}
-    for file in files:
-        found.update(parent for parent in (folder / file.path).parents if folder in parent.parents)
-    return sorted(found)
-
-
-def _matches(path: Path, file: StoredFile) -> bool:
-    try:
-        with path.open("rb") as opened:
-            if os.fstat(opened.fileno()).st_size != file.size_bytes:
-                return False
-            return hash_file(opened, progress=no_progress)[0] == file.digest
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return False
+            self._ops.replace(temporary, self.root / STATE_NAME)
 
 
 def _link_to(pointer: Pointer) -> str:

@@ -13,25 +13,26 @@ from modelreg.registry.errors import StorageError
 _HINTS = {
     errno.ENOSPC: "Free some space there and run the command again; what was active stays active.",
     errno.EDQUOT: "Free some space within the quota, or raise it, and run the command again.",
-    errno.EROFS: "The store is mounted read-only: reading works, changing it needs a writable mount.",
+    errno.EROFS: "The {what} is mounted read-only: reading works, changing it needs a writable mount.",
     errno.EACCES: "Run as a user that may write there, or fix the owner and mode of that path.",
     errno.EPERM: "Run as a user that may write there, or fix the owner and mode of that path.",
     errno.EIO: "The disk or its connection fails: look at the kernel's log before anything else.",
     errno.ESTALE: "The network mount went stale: mount it again.",
     errno.EMFILE: "Raise the limit on open files (`ulimit -n`).",
     errno.ENFILE: "The machine has no file handles left: close some programs.",
-    errno.ENAMETOOLONG: "Put the store under a shorter path.",
+    errno.ENAMETOOLONG: "Put the {what} under a shorter path.",
 }
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def storage_error(error: OSError, path: Path) -> StorageError:
-    """Return the `StorageError` that tells `error`; `path` is named where the error itself names none."""
+def storage_error(error: OSError, path: Path, *, what: str = "store") -> StorageError:
+    """Return the `StorageError` that tells `error` of a `what`; `path` is named where the error itself names none."""
     where = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else path
     reason = error.strerror or str(error) or type(error).__name__
     free = _free_bytes(where) if error.errno in _FULL else None
     room = "" if free is None else f" ({free:,} bytes free)"
-    return StorageError(f"store path {where}: {reason}{room}", hint=_HINTS.get(error.errno or 0))
+    hint = _HINTS.get(error.errno or 0)
+    return StorageError(f"{what} path {where}: {reason}{room}", hint=hint and hint.format(what=what))
 
 
 @contextmanager

@@ -140,7 +140,7 @@ class Storage(Protocol):
         ...
 
     def poll_pointer(self, model: str, channel: str, *, mark: str) -> News | None:
-        """Return the verified pointer with its mark, or None where it still has this one, or is not there; cheap."""
+        """Return the verified pointer with its mark, None where it still has this one; cheap. One must be there."""
         ...
 
     def swap_pointer(self, new: Pointer, *, expected: Pointer | None) -> None:

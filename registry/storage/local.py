@@ -16,6 +16,7 @@ from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import BlobInfo, News, Progress, no_progress
 from modelreg.registry.storage.layout import Layout
 from modelreg.registry.storage.releases import LocalReleases
+from modelreg.registry.storage.rules import no_pointer
 
 if TYPE_CHECKING:
     from modelreg.registry.storage.leftovers import Leftover
@@ -158,9 +159,11 @@ class LocalStorage:
         return self._channels.read_pointer(model, channel)
 
     def poll_pointer(self, model: str, channel: str, *, mark: str) -> News | None:
-        """Return the verified pointer with its mark, or None where it still has this one, or is not there."""
+        """Return the verified pointer with its mark, None where it still has this one; NotFoundError without one."""
         pointer = self._channels.read_pointer(model, channel)
-        return None if pointer is None or pointer.txn == mark else News(pointer=pointer, mark=pointer.txn)
+        if pointer is None:
+            raise no_pointer(model, channel)
+        return None if pointer.txn == mark else News(pointer=pointer, mark=pointer.txn)
 
     def swap_pointer(self, new: Pointer, *, expected: Pointer | None) -> None:
         """

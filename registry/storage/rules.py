@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 
 from modelreg.registry.contents import StoredFile
-from modelreg.registry.errors import ActivationConflictError, IntegrityError
+from modelreg.registry.errors import ActivationConflictError, IntegrityError, NotFoundError
 from modelreg.registry.pointers import Pointer, parse_pointer
 from modelreg.registry.references import check_name
 
@@ -40,6 +40,11 @@ def check_channel(model: str, channel: str) -> None:
     """
     check_name(model)
     check_name(channel, what="channel")
+
+
+def no_pointer(model: str, channel: str) -> NotFoundError:
+    """Return the error of a channel that never had a pointer, or lost it with its history."""
+    return NotFoundError(f"{model}@{channel} has no active release")
 
 
 def check_release_files(files: Sequence[StoredFile]) -> None:

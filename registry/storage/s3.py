@@ -191,7 +191,7 @@ class S3Storage:
         return self._channels.read_pointer(model, channel)
 
     def poll_pointer(self, model: str, channel: str, *, mark: str) -> News | None:
-        """Return the verified pointer with its ETag, or None where it still has this one, or is not there."""
+        """Return the verified pointer with its ETag, None where it still has this one; NotFoundError without one."""
         return self._channels.poll_pointer(model, channel, mark=mark)
 
     def swap_pointer(self, new: Pointer, *, expected: Pointer | None) -> None:

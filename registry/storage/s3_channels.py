@@ -23,6 +23,7 @@ from modelreg.registry.storage.rules import (
     check_channel,
     check_part_of_history,
     check_swap,
+    no_pointer,
     parse_channel_pointer,
 )
 from modelreg.registry.storage.s3_objects import S3Objects
@@ -64,9 +65,16 @@ class S3Channels:
         return None if found is None else found.pointer
 
     def poll_pointer(self, model: str, channel: str, *, mark: str) -> News | None:
-        """Return the pointer with its ETag, or None where it still has this one, or is not there: one small request."""
-        found = self._talk(model, channel).read_pointer_if_changed(mark)
-        return None if found is None else News(pointer=found.pointer, mark=found.etag)
+        """Return the pointer with its ETag, None where it still has this one (one small request)."""
+        talk = self._talk(model, channel)
+        if mark:
+            with suppress(NotFoundError):
+                found = talk.read_pointer_if_changed(mark)
+                return None if found is None else News(pointer=found.pointer, mark=found.etag)
+        found = self._run(talk, read_steps())  # which tells of a lost pointer whose history is there
+        if found is None:
+            raise no_pointer(model, channel)
+        return News(pointer=found.pointer, mark=found.etag)
 
     def read_history(self, model: str, channel: str, generation: int) -> Pointer:
         """Return one generation's pointer document, verified."""
@@ -188,8 +196,8 @@ class _Talk:
         return self._read_document(self._history(generation), generation=generation)
 
     def read_pointer_if_changed(self, etag: str) -> Document | None:
-        """Return the pointer unless it still has this ETag."""
-        found = self._objects.read_if_changed(self._pointer, etag=etag) if etag else self._objects.read(self._pointer)
+        """Return the pointer, None where it still has this ETag; raises NotFoundError where there is none."""
+        found = self._objects.read_if_changed(self._pointer, etag=etag)
         return None if found is None else self._parse(self._pointer, found.data, found.etag)
 
     def restore(self, document: Pointer) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
-from modelreg.registry.errors import StorageError
+from modelreg.registry.errors import NotFoundError, StorageError
 from modelreg.registry.storage.s3_client import S3Client
 from modelreg.registry.storage.s3_failures import S3Failure, Trouble, failure_of
 from modelreg.registry.storage.s3_protocol import Written
@@ -61,8 +61,16 @@ class S3Objects:
         return self._told(lambda: self._answered(lambda: self._get(path)))
 
     def read_if_changed(self, path: str, *, etag: str) -> Part | None:
-        """Return a small object, or None if it still has that ETag (told in a few bytes) or is not there."""
-        return self._told(lambda: self._answered(lambda: self._get(path, IfNoneMatch=etag)))
+        """Return a small object, or None if it still has that ETag (told in a few bytes); raises NotFoundError."""
+        try:
+            found = self._answered(lambda: self._get(path, IfNoneMatch=etag))
+        except S3Failure as failure:
+            if failure.trouble is Trouble.UNCHANGED:
+                return None
+            raise failure.told() from failure
+        if found is None:
+            raise NotFoundError(f"{self.where(path)} is not there")
+        return found
 
     def read_part(self, path: str, *, start: int, size_bytes: int, etag: str | None) -> Part | None:
         """
@@ -108,11 +116,11 @@ class S3Objects:
         )
 
     def _answered(self, work: Callable[[], T]) -> T | None:
-        """Return what `work` answers, repeated where that helps, or None for what is not there or not changed."""
+        """Return what `work` answers, repeated where that helps, or None for what is not there."""
         try:
             return self.client.repeat(work)
         except S3Failure as failure:
-            if failure.trouble in (Trouble.ABSENT, Trouble.UNCHANGED):
+            if failure.trouble is Trouble.ABSENT:
                 return None
             raise
 

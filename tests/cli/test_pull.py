@@ -65,6 +65,9 @@ def test_a_pull_needs_no_registry_but_a_store(shop: Shop, tmp_path: Path) -> Non
 def test_what_cannot_be_pulled_is_said(shop: Shop) -> None:
     promoted(shop)
     for words, code, said in [
+        (("pull", "lenet@production", "--into", ""), 2, "no usable name"),
+        (("pull", "lenet@production", "--into", shop.path), 2, "is not empty"),
+        (("pull", "lenet@production", "--into", shop.path / "store"), 2, "is not empty"),
         (("pull", "lenet", "--into", "x"), 2, "names no channel"),
         (("pull", "lenet@staging", "--into", "x"), 1, "staging"),
         (("pull", "lenet@production", "--into", "x", "--target", "sm_90"), 1, "no engine for sm_90"),

@@ -2,72 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from modelreg.registry.contents import StoredFile
-from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError, StorageError, UsageError
+from modelreg.registry.errors import (
+    IntegrityError,
+    NotFoundError,
+    StorageError,
+    UsageError,
+)
 from modelreg.registry.manifest import make_manifest
-from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage import s3_client
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.storage.local import LocalStorage
 from modelreg.registry.storage.s3 import S3Storage
-from modelreg.registry.words import Precision
-from modelreg.runtime.following import follow, next_wait_s, preview_pull, pull_once
+from modelreg.runtime.following import preview_pull, pull_once
 from modelreg.runtime.pull import PullFolder
-from modelreg.runtime.pull_request import Pulled, PullRequest, choose_engines
-from modelreg_testing.records import TRT, make_engine, make_version
-from modelreg_testing.s3_server import LIMITS, READER, S3Server, reopened
-from modelreg_testing.storage import MemoryStorage, pointer_after, stored_files
+from modelreg.runtime.pull_request import choose_engines
+from modelreg_testing.pulls import REQUEST, From, activate, blob_of, check_folder, pull, released
+from modelreg_testing.records import make_engine, make_version
+from modelreg_testing.s3_server import BUCKET, LIMITS, READER, S3Server, reopened
+from modelreg_testing.storage import MemoryStorage, pointer_after
 from modelreg_testing.storage_faults import counting_ops, failing_ops, in_child, killing_ops, overwrite
-
-REQUEST = PullRequest(store_url="here", model="lenet", channel="production", host_targets=("sm_90", "cpu"))
-
-
-def released(storage: Storage, word: str, *, shared: bytes = b"weights " * 999) -> str:
-    """Publish a release for two targets whose CPU engine has a file that all releases share."""
-    made = make_manifest(
-        make_version(), {"cpu": make_engine(1), "sm_90": make_engine(2, Precision.FP16, target="sm_90", toolchain=TRT)}
-    )
-    engines = []
-    for engine in made.engines:
-        content = {f"{engine.target}/plan": f"plan {word} {engine.target}".encode()}
-        if engine.target == "cpu":
-            content["cpu/data/weights"] = shared
-        engines.append(replace(engine, files=stored_files(storage, content)))
-    manifest = replace(made, engines=tuple(engines))
-    return storage.publish_release(manifest.to_bytes(), manifest.files)
-
-
-def activate(storage: Storage, word: str) -> Pointer:
-    """Publish a release and make it active."""
-    current = storage.read_pointer("lenet", "production")
-    new = pointer_after(current, release=released(storage, word))
-    storage.swap_pointer(new, expected=current)
-    return new
-
-
-@dataclass(frozen=True)
-class From:
-    """A source that is always there."""
-
-    storage: Storage
-
-    def connect(self) -> Storage:
-        return self.storage
-
-    def open(self) -> Storage:
-        return self.storage
 
 
 @pytest.fixture(params=["local", "memory", "s3"])
@@ -81,26 +47,6 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 @pytest.fixture
 def local(in_memory: Path) -> LocalStorage:
     return LocalStorage.create(in_memory / "store")
-
-
-def pull(storage: Storage, root: Path, request: PullRequest = REQUEST) -> Pulled:
-    return pull_once(From(storage), PullFolder(root), request)
-
-
-def check_folder(root: Path) -> int:
-    """Read a folder as a server does, check every file of what is current, and return its generation; 0: nothing."""
-    if not (root / "pointer.json").exists():
-        return 0
-    pointer = json.loads((root / "pointer.json").read_bytes())
-    linked = {(root / "current").readlink().name} if (root / "current").is_symlink() else set()
-    for release in {pointer["release"], *linked}:
-        folder = root / "releases" / release
-        document = (folder / "manifest.json").read_bytes()
-        assert hashlib.sha256(document).hexdigest() == release
-        for engine in json.loads(document)["engines"]:
-            for file in engine["files"]:
-                assert hashlib.sha256((folder / file["path"]).read_bytes()).hexdigest() == file["sha256"]
-    return int(pointer["generation"])
 
 
 # -- what comes --------------------------------------------------------------------------------------------
@@ -148,22 +94,6 @@ def test_a_preview_tells_what_a_pull_then_does_and_writes_nothing(storage: Stora
         assert seen.changed
     seen = preview_pull(From(storage), PullFolder(root), REQUEST)
     assert (seen.changed, seen.fetched_bytes) == (False, 0)
-
-
-def test_a_look_at_a_store_in_s3_that_has_no_news_is_one_small_request(s3_server: S3Server, tmp_path: Path) -> None:
-    store = s3_server.make_store()
-    activate(store, "one")
-    sent: list[str] = []
-
-    class Counted(From):
-        def connect(self) -> Storage:
-            return S3Storage.connect(store.location, limits=LIMITS, on_step=lambda *step: sent.append(step[1]))
-
-    folder = PullFolder(tmp_path / "into")
-    assert pull_once(Counted(store), folder, REQUEST).changed
-    sent.clear()
-    assert not pull_once(Counted(store), folder, REQUEST).changed
-    assert sent == ["get_object"]
 
 
 def test_a_serving_host_needs_no_right_to_write(
@@ -229,7 +159,169 @@ def test_the_release_before_stays_and_older_ones_go(local: LocalStorage, tmp_pat
     assert {local.read_history("lenet", "production", g).release for g in (2, 3)} == kept
 
 
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_what_was_current_a_moment_ago_stays_though_it_was_pulled_long_ago(local: LocalStorage, tmp_path: Path) -> None:
+    root = tmp_path / "into"
+    first = activate(local, "one")
+    pull(local, root)
+    for release in (released(local, "two"), first.release, released(local, "three")):
+        current = local.read_pointer("lenet", "production")
+        local.swap_pointer(pointer_after(current, release=release), expected=current)
+        pull(local, root)
+    assert names_in(root / "releases") == {first.release, released(local, "three")}
+
+
+def test_a_new_generation_of_what_is_current_removes_no_release(local: LocalStorage, tmp_path: Path) -> None:
+    root = tmp_path / "into"
+    first = activate(local, "one")
+    pull(local, root)
+    second = activate(local, "two")
+    pull(local, root)
+    local.swap_pointer(pointer_after(second, release=second.release), expected=second)
+    pull(local, root)
+    for state in ("nonsense", json.dumps({"txn": "of a switch that never came", "previous": second.release})):
+        (root / "state.json").write_text(state)
+        pull(local, root)
+    assert names_in(root / "releases") == {first.release, second.release}
+
+
+def test_a_release_that_never_became_current_is_not_the_one_before(local: LocalStorage, tmp_path: Path) -> None:
+    root = tmp_path / "into"
+    first = activate(local, "one")
+    pull(local, root)
+    activate(local, "two")
+    overwrite(blob_of(local, b"plan two cpu"), b"plan two cpU")
+    with pytest.raises(IntegrityError):
+        pull(local, root)
+    third = activate(local, "three")
+    pull(local, root)
+    assert names_in(root / "releases") == {first.release, third.release}
+
+
 # -- what is refused ---------------------------------------------------------------------------------------
+
+
+def tree_of(root: Path) -> dict[str, bytes]:
+    """Return every file and link below a folder with what it holds."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        held = str(path.readlink()).encode() if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        found[str(path)] = held
+    return found
+
+
+def capistrano(root: Path) -> None:
+    for folder in ("releases/2024", "releases/2025", "tmp/session"):
+        (root / folder).mkdir(parents=True)
+    (root / "state.json").write_text("theirs")
+    (root / "current").symlink_to("releases/2025")
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        LocalStorage.create,
+        capistrano,
+        lambda root: (root.mkdir(), (root / "config.toml").write_text("")),
+        lambda root: root.write_text("a file"),
+        lambda root: root.symlink_to("nowhere"),
+    ],
+    ids=["store", "deployment", "home", "file", "dangling"],
+)
+def test_what_no_pull_made_is_refused_and_stays(
+    local: LocalStorage, tmp_path: Path, fill: Callable[[Path], object]
+) -> None:
+    activate(local, "one")
+    fill(tmp_path / "into")
+    before = tree_of(tmp_path)
+    for act in (pull, lambda storage, root: preview_pull(From(storage), PullFolder(root), REQUEST)):
+        with pytest.raises(UsageError, match="into") as caught:
+            act(local, tmp_path / "into")
+        assert caught.value.hint() == "Name a new or an empty folder."
+    assert tree_of(tmp_path) == before
+
+
+def test_a_store_is_not_pulled_into_itself(local: LocalStorage) -> None:
+    for word in ("one", "two", "three"):
+        activate(local, word)
+    before = tree_of(local.root)
+    with pytest.raises(UsageError, match="is not empty"):
+        pull(local, local.root)
+    assert tree_of(local.root) == before
+
+
+def test_an_empty_folder_and_the_root_of_a_new_disk_can_be_pulled_into(local: LocalStorage, tmp_path: Path) -> None:
+    activate(local, "one")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "disk" / "lost+found").mkdir(parents=True)
+    (tmp_path / "linked").symlink_to("disk")
+    for name in ("empty", "linked"):
+        assert pull(local, tmp_path / name).changed
+        assert check_folder(tmp_path / name) == 1
+
+
+@pytest.mark.parametrize("part", ["releases", "tmp", "pointer.json", "current"])
+def test_a_part_that_is_something_else_is_refused_before_anything_changes(
+    local: LocalStorage, tmp_path: Path, part: str
+) -> None:
+    root = tmp_path / "into"
+    activate(local, "one")
+    pull(local, root)
+    activate(local, "two")
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(root / part, elsewhere)
+    if part == "current":
+        (root / part).mkdir()
+    else:
+        (root / part).symlink_to(elsewhere)
+    before = tree_of(tmp_path)
+    with pytest.raises(UsageError, match=f"into/{part} is not what a pull makes there") as caught:
+        pull(local, root)
+    assert caught.value.hint() == "Move it away and pull again."
+    assert tree_of(tmp_path) == before
+
+
+def test_what_others_left_among_the_releases_stays(local: LocalStorage, tmp_path: Path) -> None:
+    root = tmp_path / "into"
+    kept = {"2024", "0" * 64}
+    for word in ("one", "two", "three"):
+        activate(local, word)
+        pull(local, root)
+        (root / "releases" / "2024").mkdir(exist_ok=True)
+        if word == "one":
+            (root / "releases" / ("0" * 64)).symlink_to(tmp_path)
+    assert kept < names_in(root / "releases")
+    assert len(names_in(root / "releases")) == 4
+
+
+def test_a_folder_in_tmp_is_no_obstacle(local: LocalStorage, tmp_path: Path) -> None:
+    root = tmp_path / "into"
+    activate(local, "one")
+    pull(local, root)
+    (root / "tmp" / "folder" / "inside").mkdir(parents=True)
+    (root / "README").write_text("theirs")
+    activate(local, "two")
+    assert pull(local, root).changed
+    assert names_in(root / "tmp") == set()
+
+
+def test_a_refused_pull_leaves_no_folder(local: LocalStorage, tmp_path: Path) -> None:
+    activate(local, "one")
+    with pytest.raises(NotFoundError):
+        pull(local, tmp_path / "into", replace(REQUEST, wanted=("sm_75",)))
+    assert not (tmp_path / "into").exists()
+
+
+def test_trouble_with_the_folder_names_no_store(local: LocalStorage, in_memory: Path) -> None:
+    activate(local, "one")
+    with pytest.raises(StorageError, match=r"^folder path .*into") as caught:
+        pull_once(From(local), PullFolder(in_memory / "into", ops=failing_ops(1, errno.ENAMETOOLONG)), REQUEST)
+    assert caught.value.hint() == "Put the folder under a shorter path."
+
+
 def test_a_channel_never_goes_back_unless_a_person_says_so(local: LocalStorage, tmp_path: Path) -> None:
     first = activate(local, "one")
     activate(local, "two")
@@ -258,9 +350,9 @@ def test_what_arrives_damaged_is_never_current(local: LocalStorage, tmp_path: Pa
     activate(local, "one")
     pull(local, tmp_path / "into")
     new = activate(local, "two")
-    digest = hashlib.sha256(b"plan two cpu").hexdigest()
-    overwrite(local.root / "blobs" / "sha256" / digest[:2] / digest, b"plan two cpU")
-    with pytest.raises(IntegrityError, match=digest):
+    blob = blob_of(local, b"plan two cpu")
+    overwrite(blob, b"plan two cpU")
+    with pytest.raises(IntegrityError, match=blob.name):
         pull(local, tmp_path / "into")
     assert check_folder(tmp_path / "into") == new.generation - 1
     assert list((tmp_path / "into" / "tmp").iterdir()) == []
@@ -290,9 +382,32 @@ def test_a_damaged_file_is_mended_when_something_is_pulled(
     root = tmp_path / "into"
     pulled = pull(local, root)
     overwrite(pulled.plans["cpu"], data)
-    (root / "state.json").unlink()
     assert pull(local, root).changed
     assert check_folder(root) == 1
+    assert not pull(local, root).changed
+
+
+def test_what_answers_with_a_page_is_told_to_be_no_store(s3_server: S3Server, tmp_path: Path) -> None:
+    store = s3_server.make_store()
+    activate(store, "one")
+    for name in ("FORMAT", "channels/lenet/production/pointer.json"):
+        s3_server.boto.put_object(Bucket=BUCKET, Key=store.location.key(name), Body=b"<html>Welcome</html>")
+
+    class Opening(From):
+        def open(self) -> Storage:
+            return S3Storage(store.location, limits=LIMITS)
+
+    with pytest.raises(StorageError, match="not one of ours"):
+        pull_once(Opening(store), PullFolder(tmp_path / "into"), REQUEST)
+    assert not (tmp_path / "into").exists()
+
+
+def test_a_hint_for_what_is_damaged_can_be_followed_on_this_host(local: LocalStorage, tmp_path: Path) -> None:
+    activate(local, "one")
+    overwrite(local.root / "channels" / "lenet" / "production" / "pointer.json", b"{}")
+    with pytest.raises(IntegrityError, match="cannot be read") as caught:
+        pull(local, tmp_path / "into")
+    assert "where the registry is" in caught.value.hint()
 
 
 @pytest.mark.parametrize(
@@ -378,125 +493,6 @@ def test_an_error_at_any_step_is_told_and_the_next_pull_goes_on(local: LocalStor
         pull(local, root)
         assert check_folder(root) == 1
         shutil.rmtree(root)
-
-
-# -- following ---------------------------------------------------------------------------------------------
-class StopError(Exception):
-    """The end of a test's patience."""
-
-
-@dataclass
-class Listener:
-    generations: list[int] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    waits: list[float] = field(default_factory=list)
-    recoveries: int = 0
-
-    def pulled(self, pulled: Pulled) -> None:
-        self.generations.append(pulled.pointer.generation)
-
-    def failed(self, error: ModelregError) -> None:
-        self.errors.append(str(error))
-
-    def recovered(self) -> None:
-        self.recoveries += 1
-
-
-class Flaky(From):
-    """A source that is away from time to time."""
-
-    is_away = False
-    looks = 0
-
-    def connect(self) -> Storage:
-        if Flaky.is_away:
-            Flaky.looks += 1
-            raise StorageError(f"away, said in {Flaky.looks} ways", hint="Check the network.")
-        return self.storage
-
-
-def run(local: LocalStorage, root: Path, script: list[Callable[[], object]]) -> Listener:
-    """Follow while `script` happens, one thing in each wait."""
-    listener, left = Listener(), list(script)
-
-    def wait(seconds: float) -> None:
-        listener.waits.append(seconds)
-        if not left:
-            raise StopError
-        left.pop(0)()
-
-    with pytest.raises(StopError):
-        follow(Flaky(local), PullFolder(root), REQUEST, told=listener, wait=wait, interval_s=5)
-    return listener
-
-
-def test_following_brings_each_release_once_and_outlives_a_store_that_is_away(
-    local: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Flaky, "is_away", False)
-    monkeypatch.setattr(Flaky, "looks", 0)
-    activate(local, "one")
-    root = tmp_path / "into"
-
-    def away() -> None:
-        Flaky.is_away = True
-
-    def back() -> None:
-        assert check_folder(root) == 2
-        Flaky.is_away = False
-        activate(local, "three")
-
-    def nothing() -> None:
-        pass
-
-    heard = run(local, root, [nothing, lambda: activate(local, "two"), away, nothing, nothing, back, nothing])
-    assert heard.generations == [1, 2, 3]
-    assert heard.errors == ["away, said in 1 ways"]
-    assert heard.recoveries == 1
-    assert 8 <= max(heard.waits) <= 12
-    assert heard.waits[-1] <= 6
-    assert check_folder(root) == 3
-
-
-def test_following_waits_for_a_channel_that_is_not_there_yet(local: LocalStorage, tmp_path: Path) -> None:
-    heard = run(local, tmp_path / "into", [lambda: activate(local, "one")])
-    assert (len(heard.errors), heard.generations, heard.recoveries) == (1, [1], 0)
-
-
-def test_following_ends_at_a_mistake_that_no_waiting_mends(local: LocalStorage, tmp_path: Path) -> None:
-    def never(_seconds: float) -> NoReturn:
-        raise AssertionError("it waited")
-
-    activate(local, "one")
-    pull(local, tmp_path / "into")
-    other = replace(REQUEST, channel="staging")
-    local.swap_pointer(pointer_after(None, release=released(local, "x"), channel="staging"), expected=None)
-    with pytest.raises(UsageError):
-        follow(From(local), PullFolder(tmp_path / "into"), other, told=Listener(), wait=never, interval_s=1)
-
-
-def test_another_failure_is_told_though_the_first_has_not_ended(
-    local: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Flaky, "is_away", False)
-    activate(local, "one")
-
-    def away() -> None:
-        Flaky.is_away = True
-
-    def back_and_damaged() -> None:
-        Flaky.is_away = False
-        (tmp_path / "into" / "pointer.json").write_text("damaged")
-
-    heard = run(local, tmp_path / "into", [away, back_and_damaged])
-    assert [("away" in error, "pointer.json" in error) for error in heard.errors] == [(True, False), (False, True)]
-    assert heard.recoveries == 0
-
-
-def test_waits_differ_a_little() -> None:
-    waits = {next_wait_s(5) for _ in range(50)}
-    assert len(waits) > 1
-    assert 4 <= min(waits) <= max(waits) <= 6
 
 
 def test_a_file_of_a_release_cannot_leave_its_folder(local: LocalStorage, tmp_path: Path) -> None:

@@ -284,7 +284,9 @@ def test_swaps_build_a_history(store: Storage) -> None:
 
 
 def test_polling_tells_what_is_new_and_nothing_else(store: Storage) -> None:
-    assert store.poll_pointer("lenet", "production", mark="") is None
+    for mark in ("", "seen"):
+        with pytest.raises(NotFoundError, match="lenet@production has no active release"):
+            store.poll_pointer("lenet", "production", mark=mark)
     release = published(store)
     (first,) = chain_of(store, length=1, release=release)
     news = store.poll_pointer("lenet", "production", mark="")

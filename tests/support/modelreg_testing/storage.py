@@ -25,6 +25,7 @@ from modelreg.registry.storage.rules import (
     check_swap,
     follows,
     manifest_files,
+    no_pointer,
     parse_channel_pointer,
     require_expected,
 )
@@ -179,7 +180,9 @@ class MemoryStorage:
 
     def poll_pointer(self, model: str, channel: str, *, mark: str) -> News | None:
         pointer = self.read_pointer(model, channel)
-        return None if pointer is None or pointer.txn == mark else News(pointer=pointer, mark=pointer.txn)
+        if pointer is None:
+            raise no_pointer(model, channel)
+        return None if pointer.txn == mark else News(pointer=pointer, mark=pointer.txn)
 
     def swap_pointer(self, new: Pointer, *, expected: Pointer | None) -> None:
         check_swap(new, expected=expected)
