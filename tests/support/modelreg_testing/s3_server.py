@@ -159,8 +159,9 @@ def _running(command: Callable[[Callable[[], int]], tuple[list[str], int]], fold
             process.wait()
             for word in words:
                 if (number := word.rpartition("port=")[2]).isdigit():
-                    for socket_file in Path("/tmp").glob(f"seaweedfs-*-grpc-{int(number) + _GRPC_OFFSET}.sock"):
-                        socket_file.unlink(missing_ok=True)
+                    for name in (number, f"grpc-{int(number) + _GRPC_OFFSET}"):
+                        for socket_file in Path("/tmp").glob(f"seaweedfs-*-{name}.sock"):
+                            socket_file.unlink(missing_ok=True)
     raise AssertionError(f"the server does not start:\n{log.read_text(errors='replace')[-4000:]}")
 
 
