@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelreg.builders.interface import CalibrationOptions
 from modelreg.registry.contents import Signature, TensorSpec
+from modelreg.registry.digests import file_digest
 from modelreg.registry.errors import CellRefusedError, GoldenSetError, UsageError
 from modelreg.registry.words import Json
 
@@ -100,7 +100,7 @@ def check_calibration_set(options: CalibrationOptions, signature: Signature) -> 
             raise GoldenSetError(f"{options.path} has {count} samples, fewer than the model's batch of {multiple}")
         for key in keys.values():
             _check_finite(tensors, key, options.path)
-    digest = _file_digest(options.path)
+    digest = file_digest(options.path)
     return CalibrationSet(path=options.path, digest=digest, keys=keys, rows=rows, batch=batch, warnings=tuple(warnings))
 
 
@@ -207,11 +207,3 @@ def _check_finite(tensors: TensorSet, key: str, path: Path) -> None:
             raise GoldenSetError(
                 f"{key!r} in {path} holds NaN or infinity, first in sample {start + int(flat.argmin())}"
             )
-
-
-def _file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -18,13 +18,13 @@ from modelreg.builders.interface import (
     OnProgress,
     ToolchainSpec,
 )
+from modelreg.builders.plan_jobs import make_body, require_header
 from modelreg.builders.profiles import resolve_profiles
 from modelreg.builders.trt_calibrator import PREFIX
 from modelreg.builders.trt_options import require_options, require_places
 from modelreg.registry.contents import Signature
 from modelreg.registry.digests import file_digest
 from modelreg.registry.errors import BuildError
-from modelreg.registry.plans import disagreement, read_plan_header
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend
 
@@ -71,11 +71,7 @@ class TensorRTBuilder:
             except WorkerJobError as error:
                 raise _name_nodes(build_error(error), request.model) from error
         plan = Path(body["plan"])
-        found = disagreement(
-            read_plan_header(plan), backend=toolchain.backend, version=toolchain.version, target=request.target
-        )
-        if found:
-            raise BuildError(f"the plan is not what was asked: {found}")
+        require_header(plan, toolchain, request.target)
         if cache is not None:
             cache.keep()
         return BuildResult(
@@ -89,22 +85,11 @@ class TensorRTBuilder:
 
 
 def _make_body(toolchain: ToolchainSpec, request: BuildRequest, plugins: tuple[Path, ...]) -> dict[str, Any]:
-    plan = request.folder / "model.plan"
     return {
-        **request.recipe["build"],
-        "backend": str(toolchain.backend),
-        "version": toolchain.version,
-        "model": str(request.model),
-        "plan": str(plan),
-        "layers": str(request.log_path.with_name("layers.json")),
-        "target": request.target,
-        "flags": request.flags,
+        **make_body(toolchain, request),
         "strongly_typed": request.recipe["typing"] == "strong",
         "pins": list(request.pinned),
         "plugins": [str(path) for path in plugins],
-        "keep_io_types": request.keep_io_types,
-        "inputs": {spec.name: spec.dtype for spec in request.signature.inputs},
-        "outputs": {spec.name: spec.dtype for spec in request.signature.outputs},
         "seed": request.options.seed,
     }
 

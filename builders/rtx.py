@@ -14,11 +14,11 @@ from modelreg.builders.interface import (
     OnProgress,
     ToolchainSpec,
 )
+from modelreg.builders.plan_jobs import make_body, require_header
 from modelreg.builders.profiles import resolve_profiles
 from modelreg.builders.trt_options import require_options
 from modelreg.registry.contents import Signature
-from modelreg.registry.errors import BuildError
-from modelreg.registry.plans import PlanHeader, disagreement, read_plan_header
+from modelreg.registry.plans import PlanHeader
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json
 
@@ -48,36 +48,16 @@ class RtxBuilder:
 
     def build(self, toolchain: ToolchainSpec, request: BuildRequest, on_progress: OnProgress) -> BuildResult:
         """Build and save one plan in a child process, and hold its header to what was asked."""
-        plan, layers = request.folder / "model.plan", request.log_path.with_name("layers.json")
-        body = {
-            "model": str(request.model),
-            "plan": str(plan),
-            "layers": str(layers),
-            "backend": str(toolchain.backend),
-            "version": toolchain.version,
-            "target": request.target,
-            "flags": request.flags,
-            "keep_io_types": request.keep_io_types,
-            "inputs": {spec.name: spec.dtype for spec in request.signature.inputs},
-            "outputs": {spec.name: spec.dtype for spec in request.signature.outputs},
-            **request.recipe["build"],
-        }
+        body = make_body(toolchain, request)
+        plan, layers = Path(body["plan"]), Path(body["layers"])
         limit_s = request.options.timeout_s
         with Worker.start(toolchain.python, _JOBS, log_path=request.log_path, timeout_s=limit_s) as worker:
             try:
                 answer, _ = worker.call("build", body, timeout_s=limit_s, on_progress=on_progress)
             except WorkerJobError as error:
                 raise build_error(error) from error
-        header = _check_header(plan, toolchain, request.target)
+        header = require_header(plan, toolchain, request.target)
         return BuildResult(files=(plan,), checked=_not_run(answer, header), build_s=answer["build_s"], layers=layers)
-
-
-def _check_header(plan: Path, toolchain: ToolchainSpec, target: str) -> PlanHeader:
-    header = read_plan_header(plan)
-    found = disagreement(header, backend=toolchain.backend, version=toolchain.version, target=target)
-    if found:
-        raise BuildError(f"the plan is not what was asked: {found}")
-    return header
 
 
 def _not_run(answer: Json, header: PlanHeader) -> Json:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from modelreg.builders import matrix, rtx
+from modelreg.builders import matrix, plan_jobs
 from modelreg.builders.cells import CellOutcome
 from modelreg.builders.interface import OnProgress
 from modelreg.builders.matrix import Workplace, fill_cells
@@ -182,7 +182,7 @@ def test_a_plan_whose_header_disagrees_fails_the_build(
     workshop: Workshop, version: VersionRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     header = PlanHeader(backend=Backend.TENSORRT_RTX, version=rtx_toolchain().version, targets=("sm_89",))
-    monkeypatch.setattr(rtx, "read_plan_header", lambda _path: header)
+    monkeypatch.setattr(plan_jobs, "read_plan_header", lambda _path: header)
     with pytest.raises(BuildError, match="the plan is not what was asked: its header says sm_89, not sm_86"):
         workshop.fill(request(workshop, version, FP32))
     assert workshop.engines(version)[0].files == ()
