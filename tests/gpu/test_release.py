@@ -30,9 +30,8 @@ def test_a_registry_is_made_whose_channel_requires_this_gpu(lab: Lab) -> None:
 def test_the_toolchain_is_added(lab: Lab) -> None:
     if lab.setting.is_rehearsal:
         pytest.skip("the rehearsal builds with our own ONNX Runtime")
-    lab.modelreg("toolchain", "add", "trt", "--python", lab.setting.toolchain)
-    listed = lab.modelreg("toolchain", "list", "--json").document
-    lab.recorder.body["environment"]["toolchains"] = listed["toolchains"]
+    added = lab.modelreg("toolchain", "add", "trt", "--python", lab.setting.toolchain, "--json").document
+    lab.recorder.body["environment"]["toolchain"] = added["toolchain"]
 
 
 @pytest.mark.parametrize(("version", "message"), [(1, "first"), (2, "trained for longer")])
