@@ -137,7 +137,7 @@ class Shop:
         )
 
     def _add_golden(self, connection: sa.Connection, version: Any) -> str:
-        blob = self.storage.put_bytes(b"golden")
+        blob = self.storage.put_bytes(f"golden set of {version.reference}".encode())
         golden_sets.add_golden_set(
             connection,
             version=version,
