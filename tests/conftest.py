@@ -91,6 +91,19 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
             yield database
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """Give where a registry's database is: in its folder (None), or on a server."""
+    if request.param == "sqlite":
+        yield None
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        with server.registry() as database:
+            from modelreg_testing.registry import url_of
+
+            yield url_of(database)
+
+
 @pytest.fixture
 def in_memory(tmp_path: Path) -> Iterator[Path]:
     """Give a folder whose fsync costs nothing where there is one: what a rename shows does not depend on the disk."""
