@@ -125,7 +125,7 @@ def test_a_variable_that_sets_nothing_is_warned_of_once_and_stops_nothing(
     result = configured.cli("list")
     assert result.code == 0
     assert result.err.count("MODELREG_LIMIT_LOCK_TIMEOUT_S sets nothing") == 1
-    assert "Did you mean 'MODELREG_LIMITS_LOCK_TIMEOUT_S'" in result.err
+    assert "did you mean MODELREG_LIMITS_LOCK_TIMEOUT_S?" in result.err
     assert configured.cli("list", "--json").document["models"] == []
 
 
