@@ -47,6 +47,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "toolchain": "Add, list or remove what engines are built with.",
         "policy": "Show the gates that a precision must pass.",
         "store": "Check what a store's server can be trusted with.",
+        "config": "Show the settings, and where each comes from.",
         "db": "Upgrade the database, or tell its revision.",
     },
 }
