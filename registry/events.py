@@ -20,8 +20,10 @@ from modelreg.registry.words import Json
 
 _FIRST_HASH = "0" * 64
 _PAGE = 1000
+_ID_CHARACTERS = 16
 
 _LAST = Statement(sa.select(event.c.sequence, event.c.hash).order_by(event.c.sequence.desc()).limit(1))
+_FIRST = Statement(sa.select(event.c.hash).where(event.c.sequence == 1))
 _INSERT = Statement(sa.insert(event))
 # Times as the integers that were hashed: a converted one could hide a change.
 _RAW = (
@@ -61,6 +63,17 @@ class ChainReport:
     broken_at: int | None
     reason: str
     head: ChainAnchor | None
+
+
+def registry_id(connection: sa.Connection) -> str:
+    """
+    Return what tells this registry from others, empty before its first event.
+
+    It is taken from the first event, which has a time and an actor in it: no two registries share it, and a database
+    shares it with its backups.
+    """
+    first: str | None = _FIRST.scalar(connection)
+    return "" if first is None else first[:_ID_CHARACTERS]
 
 
 def append_event(connection: sa.Connection, *, kind: str, subject: str, details: Json, actor: str) -> None:
