@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -43,20 +43,21 @@ class Database:
     `close()`, at the end of a `with` block, or when the object goes away.
     """
 
-    def __init__(self, url: str | sa.URL, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, url: str | sa.URL, *, timeout_s: float = 30.0, at_rest: bool = False) -> None:
         """
         Name a database; nothing is opened yet.
 
         Args:
             url: `sqlite:////abs/path/registry.db`, `postgresql://…`, or what `sqlite_url` returns.
             timeout_s: How long a writer waits for another one before `BusyError`.
+            at_rest: Whether it is a backup (see `at_rest`).
 
         Raises:
             UsageError: The URL cannot be read, names no file, or its driver is not installed.
         """
         try:
             self._url = sa.make_url(url)
-            self._file = _sqlite_file(self._url, timeout_s=timeout_s)
+            self._file = _sqlite_file(self._url, timeout_s=timeout_s, at_rest=at_rest)
             self._engine = _create_engine(self._url, self._file)
         except (sa.exc.ArgumentError, ModuleNotFoundError, ValueError) as error:
             raise UsageError(f"database URL cannot be used: {error}") from None
@@ -80,6 +81,11 @@ class Database:
             database.close()
             raise
         return database
+
+    @classmethod
+    def at_rest(cls, path: Path) -> Database:
+        """Name a backup, which is read as it lies there; nothing is opened yet, and no revision is asked for."""
+        return cls(sqlite_url(path), at_rest=True)
 
     @property
     def name(self) -> str:
@@ -173,16 +179,43 @@ class Database:
 
     def backup(self, destination: Path) -> None:
         """Copy the last committed state of a database file to `destination`, whole or not at all."""
+        with self._copying(destination) as file:
+            file.backup(destination)
+
+    def copy_to(self, path: Path) -> None:
+        """Copy the last committed state of a database file to a file that is not there, durably."""
+        with self._copying(path) as file:
+            file.copy_to(path)
+
+    def overwrite_from(self, backup: Path, *, once_locked: Callable[[], None]) -> None:
+        """
+        Put what a backup holds in the place of what this database file holds, in one transaction.
+
+        Args:
+            backup: A file at rest.
+            once_locked: Called when nobody else can write any more and nothing is changed yet; may raise.
+
+        Raises:
+            DatabaseError: It cannot be written; nothing was changed.
+            BusyError: Another writer kept the lock for the whole timeout; nothing was changed.
+        """
+        self._check_fork()
+        with self._copying(self.path or backup) as file:
+            self._require_writable()
+            file.overwrite_from(backup, once_locked=once_locked)
+
+    @contextmanager
+    def _copying(self, destination: Path) -> Iterator[SqliteFile]:
         if self._file is None:
             raise UsageError(f"database {self.name} is no file", hint="Use the server's own backup.")
         try:
             with self._translated():
-                self._file.backup(destination)
+                yield self._file
         except OSError as error:
-            raise DatabaseError(f"backup {destination} cannot be written: {error.strerror}") from error
+            raise DatabaseError(f"{destination} cannot be written: {error.strerror}") from error
 
-    def check(self) -> list[str]:
-        """Return what is wrong inside the file, an empty list when nothing is; reads all of it."""
+    def check(self, *, rows: bool = True) -> list[str]:
+        """Return what is wrong inside the file, an empty list when nothing is; reads all of it, and decodes `rows`."""
         if self._file is None:
             return []
         from modelreg.registry.row_check import find_unreadable  # noqa: PLC0415 - no other command needs it
@@ -192,7 +225,7 @@ class Database:
                 raw = _raw(connection)
                 found = [row[0] for row in raw.execute(f"PRAGMA integrity_check({_TOLD})") if row[0] != "ok"]
                 broken = raw.execute("PRAGMA foreign_key_check").fetchall()
-                unreadable = [] if found else list(islice(find_unreadable(connection), _TOLD))
+                unreadable = list(islice(find_unreadable(connection), _TOLD)) if rows and not found else []
         except DatabaseError as error:
             return [str(error)]
         orphans = [f"row {row[1]} of {row[0]} refers to a missing row of {row[2]}" for row in broken]
@@ -241,12 +274,12 @@ def insert_row(connection: sa.Connection, statement: sa.Insert, row: Mapping[str
     return int(key[0])
 
 
-def _sqlite_file(url: sa.URL, *, timeout_s: float) -> SqliteFile | None:
+def _sqlite_file(url: sa.URL, *, timeout_s: float, at_rest: bool) -> SqliteFile | None:
     if url.get_backend_name() != "sqlite":
         return None
     if url.database in {None, "", ":memory:"}:
         raise ValueError("it names no file")
-    return SqliteFile(path=Path(str(url.database)).absolute(), timeout_s=timeout_s)
+    return SqliteFile(path=Path(str(url.database)).absolute(), timeout_s=timeout_s, at_rest=at_rest)
 
 
 def _create_engine(url: sa.URL, file: SqliteFile | None) -> sa.Engine:
