@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -12,6 +11,10 @@ from modelreg.registry.backups import check_destination, make_backup, read_backu
 from modelreg.registry.database import Database, sqlite_url
 from modelreg.registry.errors import DatabaseError, IntegrityError, ModelregError, UsageError
 from modelreg_testing.registry import add_version, make_database, populate, row_counts
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 def changes(database: Database, word: object) -> None:
@@ -30,17 +33,17 @@ def test_a_backup_is_what_was_committed_with_its_digest_beside_it(in_memory: Pat
     assert (in_memory / "backup.db.sha256").read_text() == f"{made.sha256}  backup.db\n"
     assert read_backup(file) == made
     assert made.events > 10
-    assert sorted(os.listdir(in_memory)) == ["backup.db", "backup.db.sha256", "registry.db"]
+    assert names(in_memory) == ["backup.db", "backup.db.sha256", "registry.db"]
 
 
 def test_reading_a_backup_changes_nothing_of_it(in_memory: Path) -> None:
     file = in_memory / "backup.db"
     with make_database(in_memory) as database:
         make_backup(database, file, replace=False)
-    before = (file.read_bytes(), file.stat().st_mtime_ns, sorted(os.listdir(in_memory)))
+    before = (file.read_bytes(), file.stat().st_mtime_ns, names(in_memory))
     file.chmod(0o444)
     read_backup(file)
-    assert (file.read_bytes(), file.stat().st_mtime_ns, sorted(os.listdir(in_memory))) == before
+    assert (file.read_bytes(), file.stat().st_mtime_ns, names(in_memory)) == before
 
 
 def test_a_backup_while_others_write_is_whole_and_holds_nobody_up(in_memory: Path) -> None:
@@ -97,9 +100,9 @@ def test_a_backup_has_a_file_of_its_own(in_memory: Path, name: str) -> None:
 
 def test_a_server_backs_itself_up() -> None:
     pytest.importorskip("psycopg", reason="no driver for PostgreSQL is installed")
-    with Database("postgresql+psycopg://ada:secret@db.example/models") as database:
-        with pytest.raises(UsageError, match="server's") as refused:
-            check_destination(database, Path("b.db"), replace=False)
+    database = Database("postgresql+psycopg://ada:secret@db.example/models")
+    with pytest.raises(UsageError, match="server's") as refused:
+        check_destination(database, Path("b.db"), replace=False)
     assert "pg_dump --format=custom --file=b.db postgresql" in refused.value.hint()
     assert "secret" not in refused.value.hint()
 
@@ -110,9 +113,9 @@ def test_a_damaged_database_gives_no_backup(in_memory: Path) -> None:
     with sqlite3.connect(in_memory / "registry.db") as raw:
         raw.execute("UPDATE event SET actor = 'somebody else' WHERE sequence = 3")
     raw.close()
-    with Database.open(sqlite_url(in_memory / "registry.db")) as database:
-        with pytest.raises(IntegrityError, match="event 3"):
-            make_backup(database, in_memory / "b.db", replace=False)
+    database = Database.open(sqlite_url(in_memory / "registry.db"))
+    with database, pytest.raises(IntegrityError, match="event 3"):
+        make_backup(database, in_memory / "b.db", replace=False)
     assert not list(in_memory.glob("*b.db*"))
 
 
