@@ -22,7 +22,7 @@ from modelreg.registry.digests import canonical_json
 from modelreg.registry.errors import BusyError, DatabaseError, ModelregError, UsageError
 from modelreg.registry.revisions import REVISION, check_revision
 from modelreg.registry.rows import UnreadableRowError
-from modelreg.registry.sqlite import SqliteFile, translate
+from modelreg.registry.sqlite import SYNCED, UNSYNCED, SqliteFile, translate
 
 _WRITER_LOCK = 7_021_936_551_240  # PostgreSQL's advisory lock: any number, the same for every modelreg
 _RETRIABLE = frozenset({"40001", "40P01", "55P03"})
@@ -142,6 +142,30 @@ class Database:
             self._require_writable()
             with self._engine.connect() as connection, connection.begin():
                 yield connection
+
+    @contextmanager
+    def write_intent(self) -> Iterator[sa.Connection]:
+        """
+        Give a connection as `write()` does, for what a power cut may take back: nobody waits for the disk.
+
+        It is there for everybody from the commit on, whoever dies, and becomes durable with the next `write()` at the
+        latest. An intent is such a thing: what becomes of it stands in the store (`settling`), which does wait.
+        """
+        self._check_fork()
+        with self._translated():
+            self._require_writable()
+            with self._engine.connect() as connection:
+                raw = _raw(connection) if self._file else None
+                if raw is not None:
+                    raw.execute(UNSYNCED)  # without effect inside a transaction
+                try:
+                    with connection.begin():
+                        if raw is None:
+                            connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
+                        yield connection
+                finally:
+                    if raw is not None:
+                        raw.execute(SYNCED)
 
     @contextmanager
     def migrate(self) -> Iterator[sa.Connection]:

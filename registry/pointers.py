@@ -16,6 +16,7 @@ from modelreg.registry.errors import IntegrityError
 from modelreg.registry.words import ActivationKind, Json
 
 POINTER_FORMAT = 1
+_FLAT = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",\n ", ": "))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,10 @@ class Pointer:
 
     def to_bytes(self) -> bytes:
         """Return the document, as it lies in a store."""
-        return (json.dumps(self.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+        body = self.to_json()
+        if not self.overridden:  # nothing is nested: the same text, from the encoder that is written in C
+            return f"{{\n {_FLAT.encode(body)[1:-1]}\n}}\n".encode()
+        return (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
     def to_json(self) -> Json:
         """Return the document as JSON, with a digest of its own body inside."""

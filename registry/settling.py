@@ -37,7 +37,7 @@ def settled_channel(
     database: Database, storage: Storage, pointer: Pointer | None, *, model: str, channel: str, actor: str
 ) -> Iterator[SettledChannel]:
     """
-    Give a writing transaction in which database and pointer agree; the caller holds the channel's lock.
+    Give a transaction for an intent, in which database and pointer agree; the caller holds the channel's lock.
 
     Args:
         database: Of the registry.
@@ -51,14 +51,14 @@ def settled_channel(
         IntegrityError: As `settle_channel`.
         ForeignReleaseError: As `settle_channel`.
     """
-    with database.write() as connection:
+    with database.write_intent() as connection:
         state = read_channel_state(connection, model=model, channel=channel)
         if compare(state, pointer).is_settled:
             yield SettledChannel(connection=connection, id=state.channel_id, pointer=pointer)
             return
     # Manifests and documents have to be read from the store, which is no work for a transaction.
     settle_with(database, storage, pointer, model=model, channel=channel, actor=actor)
-    with database.write() as connection:
+    with database.write_intent() as connection:
         state = read_channel_state(connection, model=model, channel=channel)
         yield SettledChannel(connection=connection, id=state.channel_id, pointer=pointer)
 

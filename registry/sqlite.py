@@ -17,6 +17,10 @@ from urllib.parse import quote
 
 from modelreg.registry.errors import BusyError, DatabaseError, ModelregError
 
+SYNCED = "PRAGMA synchronous=FULL"
+UNSYNCED = "PRAGMA synchronous=NORMAL"
+"""With a write-ahead log, a commit is not waited for; order and consistency stay."""
+
 _PRAGMAS = ("foreign_keys=ON", "synchronous=FULL", "trusted_schema=OFF", "cell_size_check=ON")
 _MOUNTS = Path("/proc/self/mountinfo")
 _OLDEST = (3, 35, 0)  # UPDATE ... RETURNING
