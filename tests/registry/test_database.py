@@ -517,12 +517,17 @@ def test_an_intent_is_there_for_everybody_at_once_and_waits_for_no_disk(tmp_path
             assert versions.list_models(connection)
         with database.write() as connection:
             assert synchronous(connection) == 2
-        with pytest.raises(ZeroDivisionError), database.write_intent() as connection:
-            add_version(connection, word="taken back")
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            take_back(database)
         with database.write() as connection:
             assert synchronous(connection) == 2
             assert [model.newest for model in versions.list_models(connection)] == [1]
+
+
+def take_back(database: Database) -> None:
+    with database.write_intent() as connection:
+        add_version(connection, word="taken back")
+        raise ZeroDivisionError
 
 
 def make_reader(folder: Path) -> Database:
