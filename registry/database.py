@@ -11,7 +11,7 @@ import json
 import os
 import sqlite3
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from modelreg.registry.digests import canonical_json
 from modelreg.registry.errors import BusyError, DatabaseError, ModelregError, UsageError
 from modelreg.registry.revisions import REVISION, check_revision
 from modelreg.registry.rows import UnreadableRowError
-from modelreg.registry.sqlite import SqliteFile, translate
+from modelreg.registry.sqlite import SYNCED, UNSYNCED, SqliteFile, translate
 
 if TYPE_CHECKING:
     from modelreg.registry.postgresql import PostgresqlServer
@@ -46,13 +46,14 @@ class Database:
     `close()`, at the end of a `with` block, or when the object goes away.
     """
 
-    def __init__(self, url: str | sa.URL, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, url: str | sa.URL, *, timeout_s: float = 30.0, at_rest: bool = False) -> None:
         """
         Name a database; nothing is opened yet.
 
         Args:
             url: `sqlite:////abs/path/registry.db`, `postgresql://…`, or what `sqlite_url` returns.
             timeout_s: How long a writer waits for another one before `BusyError`.
+            at_rest: Whether it is a backup (see `at_rest`).
 
         Raises:
             UsageError: The URL cannot be read, names no file, or is of another kind of database.
@@ -60,7 +61,7 @@ class Database:
         """
         self._file: SqliteFile | None = None
         self._server: PostgresqlServer | None = None
-        place = _locate(url, timeout_s=timeout_s)
+        place = _locate(url, timeout_s=timeout_s, at_rest=at_rest)
         if isinstance(place, SqliteFile):
             self._file, self._engine = place, _open_file(place)
             begin = _begin_sqlite
@@ -87,6 +88,11 @@ class Database:
             database.close()
             raise
         return database
+
+    @classmethod
+    def at_rest(cls, path: Path) -> Database:
+        """Name a backup, which is read as it lies there; nothing is opened yet, and no revision is asked for."""
+        return cls(sqlite_url(path), at_rest=True)
 
     @property
     def name(self) -> str:
@@ -146,6 +152,30 @@ class Database:
                 yield connection
 
     @contextmanager
+    def write_intent(self) -> Iterator[sa.Connection]:
+        """
+        Give a connection as `write()` does, for what a power cut may take back: nobody waits for the disk.
+
+        It is there for everybody from the commit on, whoever dies, and becomes durable with the next `write()` at the
+        latest. An intent is such a thing: what becomes of it stands in the store (`settling`), which does wait.
+        """
+        self._check_fork()
+        with self._translated():
+            self._require_writable()
+            with self._engine.connect() as connection:
+                raw = _raw(connection) if self._file else None
+                if raw is not None:
+                    raw.execute(UNSYNCED)  # without effect inside a transaction
+                try:
+                    with self._committing(connection):
+                        if raw is None:
+                            connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
+                        yield connection
+                finally:
+                    if raw is not None:
+                        raw.execute(SYNCED)
+
+    @contextmanager
     def migrate(self) -> Iterator[sa.Connection]:
         """
         Give a connection as `write()` does, for changes of the schema: foreign keys are checked at the end only.
@@ -181,22 +211,49 @@ class Database:
 
     def backup(self, destination: Path) -> None:
         """Copy the last committed state of a database file to `destination`, whole or not at all."""
+        with self._copying(destination) as file:
+            file.backup(destination)
+
+    def copy_to(self, path: Path) -> None:
+        """Copy the last committed state of a database file to a file that is not there, durably."""
+        with self._copying(path) as file:
+            file.copy_to(path)
+
+    def overwrite_from(self, backup: Path, *, once_locked: Callable[[], None]) -> None:
+        """
+        Put what a backup holds in the place of what this database file holds, in one transaction.
+
+        Args:
+            backup: A file at rest.
+            once_locked: Called when nobody else can write any more and nothing is changed yet; may raise.
+
+        Raises:
+            DatabaseError: It cannot be written; nothing was changed.
+            BusyError: Another writer kept the lock for the whole timeout; nothing was changed.
+        """
+        self._check_fork()
+        with self._copying(self.path or backup) as file:
+            self._require_writable()
+            file.overwrite_from(backup, once_locked=once_locked)
+
+    @contextmanager
+    def _copying(self, destination: Path) -> Iterator[SqliteFile]:
         if self._file is None:
             raise UsageError(f"database {self.name} is no file", hint="Use `pg_dump --format=custom`.")
         try:
             with self._translated():
-                self._file.backup(destination)
+                yield self._file
         except OSError as error:
-            raise DatabaseError(f"backup {destination} cannot be written: {error.strerror}") from error
+            raise DatabaseError(f"{destination} cannot be written: {error.strerror}") from error
 
-    def check(self) -> list[str]:
-        """Return what is wrong inside, an empty list when nothing is; reads all of it."""
+    def check(self, *, rows: bool = True) -> list[str]:
+        """Return what is wrong inside, an empty list when nothing is; reads all of it, and decodes `rows`."""
         from modelreg.registry.row_check import find_unreadable  # noqa: PLC0415 - no other command needs it
 
         try:
             with self.read() as connection:
                 found = _check_file(connection) if self._file else []
-                unreadable = [] if found else list(islice(find_unreadable(connection), _TOLD))
+                unreadable = list(islice(find_unreadable(connection), _TOLD)) if rows and not found else []
                 orphans = _find_orphans(connection) if self._file else []  # a server never lets go of its checks
         except DatabaseError as error:
             return [str(error)]
@@ -269,7 +326,7 @@ def insert_row(connection: sa.Connection, statement: sa.Insert, row: Mapping[str
     return int(key[0])
 
 
-def _locate(url: str | sa.URL, *, timeout_s: float) -> SqliteFile | PostgresqlServer:
+def _locate(url: str | sa.URL, *, timeout_s: float, at_rest: bool) -> SqliteFile | PostgresqlServer:
     if is_server(url) if isinstance(url, str) else url.get_backend_name() != "sqlite":
         from modelreg.registry.postgresql import open_server  # noqa: PLC0415 - no file needs it
 
@@ -280,7 +337,7 @@ def _locate(url: str | sa.URL, *, timeout_s: float) -> SqliteFile | PostgresqlSe
         raise UsageError("database URL cannot be used") from None
     if named.get_backend_name() != "sqlite" or named.database in {None, "", ":memory:"}:
         raise UsageError("database URL cannot be used: it names no file")
-    return SqliteFile(path=Path(str(named.database)).absolute(), timeout_s=timeout_s)
+    return SqliteFile(path=Path(str(named.database)).absolute(), timeout_s=timeout_s, at_rest=at_rest)
 
 
 def _open_file(file: SqliteFile) -> sa.Engine:

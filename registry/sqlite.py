@@ -9,12 +9,17 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from modelreg.registry.errors import BusyError, DatabaseError, ModelregError
+
+SYNCED = "PRAGMA synchronous=FULL"
+UNSYNCED = "PRAGMA synchronous=NORMAL"
+"""With a write-ahead log, a commit is not waited for; order and consistency stay."""
 
 _PRAGMAS = ("foreign_keys=ON", "synchronous=FULL", "trusted_schema=OFF", "cell_size_check=ON")
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -27,6 +32,7 @@ _LOCAL_FUSE = frozenset(
     {"fuse-overlayfs", "unionfs", "mergerfs", "bindfs", "gocryptfs", "encfs", "cryfs", "ntfs-3g", "exfat", "zfs-fuse"}
 )
 _LOCKED = ("database is locked", "database table is locked", "database schema is locked")
+_PAGES_A_STEP = 8  # fewer than any registry has, so that there is a step between locking and the end
 _ROOM_BYTES = 64 * 1024  # a log and its index, before anything is written
 RESTORE_HINT = "Restore its backup; `which` and `rollback` work without. To make a new one: `modelreg init`."
 _SPACE_HINT = "Free some space and run the command again."
@@ -45,10 +51,11 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqliteFile:
-    """A database file and how long to wait for its lock."""
+    """A database file and how long to wait for its lock; `at_rest`: a backup, which nobody writes, we neither."""
 
     path: Path
     timeout_s: float
+    at_rest: bool = False
 
     def is_writable(self) -> bool:
         """Return whether both the file and its folder (for the write-ahead log) can be written."""
@@ -56,6 +63,8 @@ class SqliteFile:
 
     def obstacle(self) -> DatabaseError | None:
         """Return why the file can only be read: permissions, or no room to make its log; None where nothing is."""
+        if self.at_rest:
+            return DatabaseError(f"{self.path} is a backup, which is only read")
         if not (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)):
             return DatabaseError(
                 f"database {self.path} is read-only", hint="Make the file and its folder writable, or only read."
@@ -99,12 +108,43 @@ class SqliteFile:
         """Copy the last committed state to a new file, whole or not at all; writers are not disturbed."""
         temporary = destination.with_name(destination.name + ".tmp")
         temporary.unlink(missing_ok=True)
-        with closing(self.connect()) as source, closing(sqlite3.connect(temporary)) as copy:
+        self.copy_to(temporary)
+        temporary.replace(destination)
+        sync(destination.parent)
+
+    def copy_to(self, path: Path) -> None:
+        """Copy the last committed state to a file that is not there, durably; writers are not disturbed."""
+        with closing(self.connect()) as source, closing(sqlite3.connect(path)) as copy:
             source.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")
-        _sync(temporary)
-        temporary.replace(destination)
-        _sync(destination.parent)
+        sync(path)
+
+    def overwrite_from(self, backup: Path, *, once_locked: Callable[[], None]) -> None:
+        """
+        Put what a backup holds in the place of what this file holds, in one transaction; others may have it open.
+
+        Args:
+            backup: A file at rest.
+            once_locked: Called when nobody else can write any more and nothing is changed yet; may raise.
+
+        Raises:
+            sqlite3.Error: It cannot be written; nothing was changed.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        asked: list[bool] = []
+
+        def look(_status: int, remaining: int, total: int) -> None:
+            if asked:
+                return
+            if remaining < total:
+                asked.append(True)
+                once_locked()
+            elif time.monotonic() > deadline:
+                raise sqlite3.OperationalError(_LOCKED[0])
+
+        source = SqliteFile(path=backup, timeout_s=self.timeout_s, at_rest=True)
+        with closing(source.connect()) as copy, closing(self.connect()) as target:
+            copy.backup(target, pages=_PAGES_A_STEP, progress=look, sleep=0.05)
 
     def _open(self, mode: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -128,6 +168,8 @@ class SqliteFile:
         return connection
 
     def _read_only_mode(self) -> str:
+        if self.at_rest:
+            return "immutable=1"
         log, index = self._beside("-wal"), self._beside("-shm")
         try:
             logged = log.stat().st_size > 0
@@ -244,7 +286,8 @@ def _unescape(text: str) -> str:
     return text
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make a file's bytes, or a folder's names, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

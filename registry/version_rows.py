@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -122,7 +124,23 @@ def read_page(connection: sa.Connection, *, model_id: int, up_to: int, limit: in
         return []
     oldest, newest = rows[-1][_NUMBER], rows[0][_NUMBER]
     more = _by_version(_MORE_FILES_OF_PAGE.tuples(connection, of_model=model_id, oldest=oldest, newest=newest))
-    return [_version(row, more) for row in rows]
+    with _collector_paused():
+        return [_version(row, more) for row in rows]
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """
+    Let the garbage collector wait while a page of records is made: they have no cycles, and it would walk them again
+    and again, a third of the time of a long listing.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @decoding("version")

@@ -308,7 +308,7 @@ def test_doctor_without_a_database_says_what_still_works(stocked: Shop) -> None:
     found = stocked.cli("doctor")
     assert found.code == 1
     assert "1 problem needs a person" in found.err
-    assert "`which` and `rollback` work from the store" in found.out
+    assert "`which`, `pull` and `rollback` work from the store" in found.out
 
 
 def test_doctor_removes_leftovers_only_when_told(stocked: Shop) -> None:

@@ -213,8 +213,9 @@ def test_channel_is_another_word_for_to_and_a_rollback_takes_a_reference(two_ver
 
 def test_a_preferred_precision_that_does_not_pass_is_said_to_be_passed_over(shop: Shop) -> None:
     fp32, int8 = shop.add_version(precisions=(Precision.FP32, Precision.INT8))
+    golden = shop.storage.put_bytes(b"golden set of lenet:1").digest
     with shop.database() as database, database.write() as connection:
-        add_validation(connection, int8, verdict=Verdict.FAIL, golden=shop.storage.put_bytes(b"golden set of lenet:1").digest)
+        add_validation(connection, int8, verdict=Verdict.FAIL, golden=golden)
     done = shop.cli("promote", "lenet:1", "--to", "production")
     assert f"engine {fp32.id}" in done.out
     assert "passed over: cpu int8: validation fail" in done.out

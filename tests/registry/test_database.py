@@ -472,3 +472,34 @@ def test_every_statement_compiles_for_postgresql(name: str) -> None:
     for key, statement in statements.items():
         element = statement.element if isinstance(statement, Statement) else statement
         assert str(element.compile(dialect=sa.URL.create("postgresql").get_dialect()())), key
+
+
+def test_an_intent_is_there_for_everybody_at_once_and_waits_for_no_disk(tmp_path: Path) -> None:
+    with make_database(tmp_path) as database, make_reader(tmp_path) as other:
+        with database.write_intent() as connection:
+            assert synchronous(connection) == 1
+            add_version(connection, word="intent")
+        with other.read() as connection:
+            assert versions.list_models(connection)
+        with database.write() as connection:
+            assert synchronous(connection) == 2
+        with pytest.raises(ZeroDivisionError):
+            take_back(database)
+        with database.write() as connection:
+            assert synchronous(connection) == 2
+            assert [model.newest for model in versions.list_models(connection)] == [1]
+
+
+def take_back(database: Database) -> None:
+    with database.write_intent() as connection:
+        add_version(connection, word="taken back")
+        raise ZeroDivisionError
+
+
+def make_reader(folder: Path) -> Database:
+    return Database.open(sqlite_url(folder / "registry.db"))
+
+
+def synchronous(connection: sa.Connection) -> int:
+    found: int = connection.exec_driver_sql("PRAGMA synchronous").scalar_one()
+    return found

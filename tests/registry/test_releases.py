@@ -52,6 +52,12 @@ class Scene:
         with self.database.write() as connection:
             return operations.commit_operation(connection, operation=operation, pointer=pointer, actor=ACTOR)
 
+    def kept(self, *, generation: int) -> Pointer | None:
+        with self.database.read() as connection:
+            return operations.find_activated_pointer(
+                connection, model="resnet50", channel="production", generation=generation
+            )
+
     def open(self) -> list[OperationRecord]:
         with self.database.read() as connection:
             return operations.open_operations(connection, channel_id=self.channel_id)
@@ -88,19 +94,20 @@ def test_an_intent_is_open_until_its_outcome(scene: Scene) -> None:
 
 def test_the_pointer_of_an_intent_is_kept_whole(scene: Scene) -> None:
     pointer, operation = scene.begin()
-    with scene.database.read() as connection:
-        assert operations.operation_pointer(connection, operation_id=operation.id) == pointer
-        with pytest.raises(NotFoundError, match="no operation 99"):
-            operations.operation_pointer(connection, operation_id=99)
+    assert scene.kept(generation=1) is None  # not before it is activated
+    scene.commit(operation, pointer)
+    assert scene.kept(generation=1) == pointer
+    assert scene.kept(generation=2) is None
 
 
 def test_a_pointer_that_somebody_edited_is_not_believed(scene: Scene) -> None:
-    _, operation = scene.begin()
+    pointer, operation = scene.begin()
+    scene.commit(operation, pointer)
     with scene.database.write() as connection:
         body = connection.execute(sa.select(schema.operation.c.pointer)).scalar_one()
         connection.execute(sa.update(schema.operation).values(pointer={**body, "version": 2}))
-    with scene.database.read() as reader, pytest.raises(IntegrityError, match="does not match its own digest"):
-        operations.operation_pointer(reader, operation_id=operation.id)
+    with pytest.raises(IntegrityError, match="does not match its own digest"):
+        scene.kept(generation=1)
 
 
 def test_a_channel_has_one_open_operation(scene: Scene) -> None:

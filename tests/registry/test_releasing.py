@@ -550,3 +550,32 @@ def test_many_processes_on_one_channel_lose_nothing(shop: Shop) -> None:
     assert wins >= 10
     assert len(recorded(shop)) == wins + 1
     assert_books_agree(shop)
+
+
+@pytest.mark.parametrize("step", ["link", "replace", "fsync_dir"])
+def test_an_intent_that_a_power_cut_took_back_is_made_up_for_from_the_history(shop: Shop, step: str) -> None:
+    """The store has what it synced, and the database is as it was before the promotion began."""
+    promote(shop, 1)
+    shop.database().close()
+    before = shop.database_path.read_bytes()
+    assert not shop.database_path.with_name("registry.db-wal").exists()
+    seen = []
+
+    def stop(_number: int, name: str, path: Path) -> None:
+        seen.append(name)
+        if name == step and seen.count(name) == (2 if step == "fsync_dir" else 1):
+            raise Stopped
+
+    with shop.database() as database, pytest.raises(Stopped):
+        Releases(database=database, storage=LocalStorage(shop.path / "store", ops=FileOps(stop)), actor="ada").promote(
+            ModelReference(model="lenet", version=2), channel=CHANNEL, request=request()
+        )
+    for suffix in ("-wal", "-shm"):
+        shop.database_path.with_name(f"registry.db{suffix}").unlink(missing_ok=True)
+    shop.database_path.write_bytes(before)
+    promote(shop, 1)
+    served_by = served(shop)
+    assert served_by is not None
+    findings = Doctor(database=shop.database(), storage=shop.storage, actor="d").examine()
+    assert {finding.level for finding in findings} == {Level.OK}
+    assert check_store(shop.path / "store").generations["lenet", CHANNEL] == served_by.generation

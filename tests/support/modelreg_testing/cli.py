@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from modelreg.cli.context import locate_database
 from modelreg.cli.main import run
 from modelreg.config.settings import Home, create_home
-from modelreg.registry import golden_sets
+from modelreg.registry import blobs, golden_sets
 from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.database import Database
 from modelreg.registry.records import EngineRecord, SourceInfo
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.storage.open import create_storage, open_storage
-from modelreg.registry.words import Precision, Verdict
+from modelreg.registry.words import BlobKind, Precision, Verdict
 from modelreg_testing.registry import ACTOR, add_engine, add_validation, add_version, make_database
 
 
@@ -118,7 +118,10 @@ class Shop:
                 self.storage.put_bytes(f"log {version.reference} cpu {precision}".encode())
                 if verdict is not None:
                     add_validation(connection, engine, verdict=verdict, golden=golden)
-                    self.storage.put_bytes(f"report {engine.id} {verdict}".encode())
+                    report = self.storage.put_bytes(f"report {engine.id} {verdict}".encode())
+                    blobs.record_blob(
+                        connection, digest=report.digest, size_bytes=report.size_bytes, kind=BlobKind.REPORT
+                    )
                 built.append(engine)
         return built
 

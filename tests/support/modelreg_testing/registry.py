@@ -140,8 +140,9 @@ def add_engine(
     plan = StoredFile(
         path="model.onnx", digest=digest_of(f"plan {version.reference} {target} {precision}"), size_bytes=8192
     )
-    log = digest_of(f"log {version.reference} {target} {precision}")
-    blobs.record_blob(connection, digest=log, size_bytes=100, kind=BlobKind.LOG)
+    words = f"log {version.reference} {target} {precision}"
+    log = digest_of(words)
+    blobs.record_blob(connection, digest=log, size_bytes=len(words), kind=BlobKind.LOG)
     is_built = status is EngineStatus.BUILT
     return engines.record_engine(
         connection,
