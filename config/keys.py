@@ -48,9 +48,10 @@ class Key:
         return tuple(self.name.split("."))
 
     def names(self, name: str) -> bool:
-        """Return whether `name` is this key, or this key with a name where it has capitals."""
-        pattern = r"\.".join("(.+)" if part.isupper() else part for part in self.parts)
-        return re.fullmatch(pattern, name, re.DOTALL) is not None
+        """Return whether `name` is this key with a name where it has capitals."""
+        word = next(part for part in self.parts if part.isupper())
+        before, _, after = self.name.partition(word)
+        return name.startswith(before) and name.endswith(after) and len(name) > len(before) + len(after)
 
     def match_variable(self, variable: str) -> str | None:
         """Return the key that a variable sets, if it is this one: the name in it, if any, in small letters."""
@@ -74,7 +75,7 @@ def variable_of(name: str) -> str:
 
 def find_key(name: str) -> Key | None:
     """Return what `name` is one of, or None for no setting; the name in it may have dots itself."""
-    return next((key for key in KEYS if key.names(name)), None)
+    return _PLAIN.get(name) or next((key for key in _NAMED if key.names(name)), None)
 
 
 def find_named(variable: str, known: Iterable[str]) -> str | None:
@@ -155,3 +156,5 @@ KEYS = (
     Key(name="plugins.allowed", read=_names, parse=_parse_words, summary="digests of libraries that a build may load"),
     Key(name="channels.CHANNEL.targets", read=_targets, parse=_parse_words, summary="what a promotion must serve"),
 )
+_NAMED = [key for key in KEYS if any(part.isupper() for part in key.parts)]
+_PLAIN = {key.name: key for key in KEYS if key not in _NAMED}

@@ -14,7 +14,6 @@ from typing import Any
 from modelreg.config.keys import KEYS, VARIABLE_PREFIX, find_key, find_named
 from modelreg.config.toml import Table, read_toml, require_keys
 from modelreg.registry.errors import ConfigError, UsageError
-from modelreg.registry.suggestions import say_close
 
 _DEFAULTS = Path(__file__).with_name("settings.toml")
 _SHAPES = {"promote.preference": " of target = [precisions]", "channels": ": one table per channel"}
@@ -77,7 +76,7 @@ def resolve(path: Path | None, *, environment: Mapping[str, str], flags: Iterabl
             origins[name] = Origin(kind=OriginKind.VARIABLE, place=variable)
     for name, text in flags:
         if find_key(name) is None:
-            raise UsageError(f"--set: there is no setting {name[:80]!r}", hint=say_close(name, raw) or SET_HINT)
+            raise _unknown_flag(name, raw)
         raw[name] = _parse(name, text)
         origins[name] = Origin(kind=OriginKind.FLAG, place="--set")
     return Resolved(values={name: _read(name, value, origins[name]) for name, value in raw.items()}, origins=origins)
@@ -93,6 +92,12 @@ def locate_origin(origin: Origin, name: str) -> tuple[str, int | None]:
         return origin.place, find_lines(Path(origin.place).read_text(encoding="utf-8")).get(name)
     except (OSError, ValueError):
         return origin.place, None
+
+
+def _unknown_flag(name: str, known: Iterable[str]) -> UsageError:
+    from modelreg.registry.suggestions import say_close  # noqa: PLC0415 - only to be shown
+
+    return UsageError(f"--set: there is no setting {name[:80]!r}", hint=say_close(name, known) or SET_HINT)
 
 
 def _parse(name: str, text: str) -> object:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from modelreg.migrations.runner import create_database
 from modelreg.registry import postgresql, versions
 from modelreg.registry.clock import utc_now
 from modelreg.registry.database import Database
@@ -21,7 +22,7 @@ from modelreg.registry.errors import BusyError, DatabaseError, MissingDependency
 from modelreg.registry.postgresql import CommitUnknownError
 from modelreg.registry.schema import model
 from modelreg_testing.postgresql import PASSWORD, QUOTED, PostgresServer
-from modelreg_testing.registry import add_version, populate
+from modelreg_testing.registry import add_version, populate, row_counts
 
 
 @pytest.fixture
@@ -91,6 +92,20 @@ def test_without_the_driver_the_extra_is_named(postgres: PostgresServer) -> None
     assert done.stdout.startswith("psycopg is not installed Install it with: pip install")
     assert "modelreg[postgresql]" in done.stdout
     assert issubclass(MissingDependencyError, ModelregError)
+
+
+def test_two_registries_in_schemas_of_one_database_know_nothing_of_each_other(postgres: PostgresServer) -> None:
+    with postgres.new_database() as server:
+        urls = []
+        for name in ("models", "other"):
+            server.execute(f"CREATE SCHEMA {name}")
+            urls.append(f"{server.url}?options=-csearch_path%3D{name}")
+            assert create_database(urls[-1]).is_change
+        with Database.open(urls[0]) as one, Database.open(urls[1]) as other:
+            populate(one)
+            assert row_counts(one)["version"] == 4
+            assert set(row_counts(other).values()) == {0}
+        assert server.execute("SELECT count(*) FROM information_schema.tables WHERE table_schema = 'public'") == [(0,)]
 
 
 # -- what cannot be reached --------------------------------------------------------------------------------
