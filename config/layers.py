@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from modelreg.config.keys import KEYS, VARIABLE_PREFIX, find_key, find_named
 from modelreg.config.toml import Table, read_toml, require_keys
@@ -32,16 +31,14 @@ class OriginKind(str, Enum):
         return self.value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(NamedTuple):  # as `Key`
     """Where a value comes from: `place` is the file, the variable or the flag; empty for a default."""
 
     kind: OriginKind
     place: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class Resolved(NamedTuple):  # as `Key`
     """Every setting's value by key, of the type that its key says, and its origin."""
 
     values: Mapping[str, Any]

@@ -96,6 +96,7 @@ def test_init_takes_the_url_of_the_environment_and_writes_it_nowhere(
     result = run_cli("init", home=home)
     assert result.code == 0
     assert result.err == "next: modelreg register NAME MODEL.onnx\n"
+    assert result.out == f"{home} is a registry now, store {home}/store, database {server.shown}\n"
     assert QUOTED not in (home / "config.toml").read_text()
     assert f"{server.shown}: revision" in run_cli("db", "current", home=home).out
 
