@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -140,6 +141,21 @@ def test_a_server_that_is_down_is_one_line_at_once(postgres: PostgresServer) -> 
     assert "cannot be reached" in str(away)
     assert "refused" in str(away)
     assert "`which`, `pull` and `rollback` work without" in away.hint()
+
+
+def test_of_several_addresses_the_last_answer_is_told_in_one_line() -> None:
+    away = failure("postgresql://ada@/models?host=127.0.0.1:1&host=localhost:1")
+    assert str(away).endswith("cannot be reached: Connection refused")
+
+
+def test_a_certificate_that_is_missing_is_not_taken_for_a_missing_database() -> None:
+    """The words are libpq's; the server of these tests knows no TLS."""
+    server = postgresql.open_server("postgresql://ada:secret@db/models", timeout_s=1)
+    told = (
+        'connection failed: connection to server at "db", port 5432 failed: root certificate file "/x" does not exist\n'
+    )
+    meaning = server.meaning(psycopg.OperationalError(told + "Either provide the file, or change sslmode."))
+    assert str(meaning).endswith('@db/models cannot be reached: root certificate file "/x" does not exist')
 
 
 def test_a_host_without_a_name_is_one_line() -> None:
