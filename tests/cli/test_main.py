@@ -28,6 +28,7 @@ MUTATING = (
     "pull",
     "rollback",
     "doctor",
+    "db copy",
     "db upgrade",
     "toolchain add",
     "toolchain remove",
