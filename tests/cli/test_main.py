@@ -28,6 +28,8 @@ MUTATING = (
     "pull",
     "rollback",
     "doctor",
+    "db backup",
+    "db restore",
     "db upgrade",
     "toolchain add",
     "toolchain remove",
