@@ -7,7 +7,7 @@ may come from anybody. What we sent is hashed while it is read, and compared bef
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -54,17 +54,19 @@ def upload_file(
     source: OfferedFile,
     *,
     digest: str,
+    parts: Sequence[str],
     is_there: Callable[[], bool],
     progress: Progress,
-) -> str:
+) -> None:
     """
-    Upload a file to `path` in parts and return the composite SHA-256 that the server should tell.
+    Upload a file to `path` in parts.
 
     Args:
         objects: The store.
         path: The key that belongs to `digest`.
         source: The file, read from its start.
         digest: The SHA-256 of the whole, in hex, read a moment ago.
+        parts: The SHA-256 of each part, in base64, from the same reading.
         is_there: Whether the object is there and sound; asked when somebody else finished the upload.
         progress: Told of each part.
 
@@ -75,13 +77,27 @@ def upload_file(
     for attempt in range(_RESTARTS):
         source.rewind()
         try:
-            return _Upload(objects, path, source, progress).run(digest)
+            _Upload(objects, path, source, progress).run(digest, parts)
         except UploadGoneError:
             if is_there():
                 progress(source.size_bytes)
-                return ""
+                return
             objects.client.pause(attempt)
+        else:
+            return
     raise StorageError(f"{objects.where(path)}: somebody keeps removing the upload", hint="Run the command again.")
+
+
+class _ChangedError(Exception):
+    """The bytes of a part are no longer those that were hashed."""
+
+
+def _changed() -> SourceError:
+    return SourceError("the file changed while it was uploaded", hint="Wait until it is written, and try again.")
+
+
+def _ignore(_part: memoryview) -> None:
+    """Let a part pass."""
 
 
 class _Upload:
@@ -93,25 +109,28 @@ class _Upload:
         self._progress = progress
         self._part_bytes = self._client.limits.part_size(source.size_bytes)
 
-    def run(self, digest: str) -> str:
+    def run(self, digest: str, parts: Sequence[str]) -> None:
         upload_id, have = self._resume()
-        hasher = hashlib.sha256()
+        # What is sent has to be what was hashed: a server that checks parts says so, for others it is hashed again.
+        hasher = None if self._objects.checks_parts else hashlib.sha256()
+        read = read_parts(self._source, part_bytes=self._part_bytes, see=_ignore if hasher is None else hasher.update)
         jobs = (
-            partial(self._send, upload_id, number, part, have.get(number))
-            for number, part in enumerate(
-                read_parts(self._source, part_bytes=self._part_bytes, see=hasher.update), start=1
-            )
+            partial(self._send, upload_id, number, part, sha256, have.get(number))
+            for number, (part, sha256) in enumerate(zip(read, parts, strict=False), start=1)
         )
         sent = []
-        for part in run_ahead(jobs, workers=self._client.limits.workers):
-            sent.append(part)
-            self._progress(part.size_bytes)
-        if hasher.hexdigest() != digest:
+        try:
+            for part in run_ahead(jobs, workers=self._client.limits.workers):
+                sent.append(part)
+                self._progress(part.size_bytes)
+        except _ChangedError:
             self._abort(upload_id)
-            raise SourceError("the file changed while it was uploaded", hint="Wait until it is written, and try again.")
+            raise _changed() from None
+        if len(sent) != len(parts) or (hasher is not None and hasher.hexdigest() != digest):
+            self._abort(upload_id)
+            raise _changed()
         self._source.require_unchanged()
         self._complete(upload_id, sent)
-        return composite_sha256([part.sha256 for part in sent])
 
     def _resume(self) -> tuple[str, dict[int, dict[str, Any]]]:
         """Return the newest upload to this key with the parts that it has, or a new one."""
@@ -130,20 +149,28 @@ class _Upload:
         )
         return answer["UploadId"], {}
 
-    def _send(self, upload_id: str, number: int, part: FilledPart, have: dict[str, Any] | None) -> SentPart:
+    def _send(
+        self, upload_id: str, number: int, part: FilledPart, sha256: str, have: dict[str, Any] | None
+    ) -> SentPart:
         try:
-            data = part.data
-            sha256 = sha256_base64(data)
-            if have is not None and _is_same(have, data, sha256):
+            if have is not None and _is_same(have, part.data, sha256):
                 etag = have["ETag"]
             else:
-                answer = self._send_surely(
-                    "upload_part", UploadId=upload_id, PartNumber=number, Body=part.body(), ChecksumSHA256=sha256
-                )
-                etag = answer["ETag"]
-            return SentPart(number=number, etag=etag, sha256=sha256, size_bytes=len(data))
+                etag = self._send_part(upload_id, number, part, sha256)
+            return SentPart(number=number, etag=etag, sha256=sha256, size_bytes=len(part.data))
         finally:
             part.give_back()
+
+    def _send_part(self, upload_id: str, number: int, part: FilledPart, sha256: str) -> str:
+        try:
+            answer = self._send_surely(
+                "upload_part", UploadId=upload_id, PartNumber=number, Body=part.body(), ChecksumSHA256=sha256
+            )
+        except StorageError:
+            if sha256_base64(part.data) != sha256:
+                raise _ChangedError from None
+            raise
+        return str(answer["ETag"])
 
     def _complete(self, upload_id: str, sent: list[SentPart]) -> None:
         parts = [{"PartNumber": part.number, "ETag": part.etag, "ChecksumSHA256": part.sha256} for part in sent]
@@ -155,6 +182,36 @@ class _Upload:
 
     def _send_surely(self, operation: str, **parameters: Any) -> dict[str, Any]:
         return send_surely(self._objects, operation, self._path, **parameters)
+
+
+class PartHasher:
+    """Hashes a file that passes by in pieces, part by part."""
+
+    def __init__(self, *, part_bytes: int) -> None:
+        self._part_bytes = part_bytes
+        self._hasher = hashlib.sha256()
+        self._filled = 0
+        self._done: list[str] = []
+
+    def update(self, piece: memoryview) -> None:
+        """Take the next bytes."""
+        while piece:
+            taken = piece[: self._part_bytes - self._filled]
+            self._hasher.update(taken)
+            self._filled += len(taken)
+            piece = piece[len(taken) :]
+            if self._filled == self._part_bytes:
+                self._end_part()
+
+    def finish(self) -> list[str]:
+        """Return the SHA-256 of each part, in base64."""
+        if self._filled:
+            self._end_part()
+        return self._done
+
+    def _end_part(self) -> None:
+        self._done.append(to_base64(self._hasher.digest()))
+        self._hasher, self._filled = hashlib.sha256(), 0
 
 
 class FilledPart:
@@ -259,7 +316,7 @@ def abort_upload(objects: S3Objects, upload: UnfinishedUpload) -> None:
         send_surely(objects, "abort_multipart_upload", upload.path, UploadId=upload.upload_id)
 
 
-def composite_sha256(parts: list[str]) -> str:
+def composite_sha256(parts: Sequence[str]) -> str:
     """Return what S3 tells as the SHA-256 of an object that came in parts, from theirs in base64."""
     import base64  # noqa: PLC0415 - large files alone
 
