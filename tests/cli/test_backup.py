@@ -168,6 +168,19 @@ def test_a_blob_of_another_size_is_found_without_reading_all(served: Shop) -> No
     assert "the blob has 0 bytes" in told.out
 
 
+def test_a_blob_that_others_could_change_in_place_is_a_warning(served: Shop, tmp_path: Path) -> None:
+    first, second = sorted((served.path / "store").glob("blobs/sha256/*/*"))[:2]
+    first.chmod(0o644)
+    (tmp_path / "another name").hardlink_to(second)
+    told = served.cli("doctor")
+    assert told.code == 0
+    assert "the blob is writable (mode 644)" in told.out
+    assert "the blob has 2 names" in told.out
+    first.chmod(0o444)
+    (tmp_path / "another name").unlink()
+    assert "warning" not in served.cli("doctor").out
+
+
 def test_blobs_that_nobody_names_are_a_warning(served: Shop) -> None:
     served.storage.put_bytes(b"of a command that died")
     told = served.cli("doctor")
