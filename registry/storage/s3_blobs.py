@@ -21,8 +21,9 @@ from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import BlobInfo, Progress, no_progress
 from modelreg.registry.storage.offered import OfferedFile, offered_file
 from modelreg.registry.storage.rules import check_digest
-from modelreg.registry.storage.s3_multipart import PartHasher, composite_sha256, upload_file
+from modelreg.registry.storage.s3_multipart import composite_sha256, upload_file
 from modelreg.registry.storage.s3_objects import Head, S3Objects, to_base64
+from modelreg.registry.storage.s3_parts import PartHasher
 from modelreg.registry.storage.s3_protocol import Written
 from modelreg.registry.storage.s3_reading import BlobReader, PieceReader
 from modelreg.registry.storage.writing import TEMPORARY_SUFFIX, discard, nonce, write_hashing
