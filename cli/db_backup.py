@@ -40,10 +40,12 @@ def backup(invocation: Invocation, *, file: Path, force: bool, dry_run: bool) ->
     The copy is checked before it gets its name; its SHA-256 is written to FILE.sha256, for `sha256sum -c` and for
     `db restore`. A FILE that is there is not replaced without --force.
     """
-    from modelreg.registry.backups import check_destination, make_backup
+    from modelreg.registry.backups import check_destination, make_backup, require_file
     from modelreg.registry.database import Database
 
     home = invocation.find_home()
+    if home.database_path is None:
+        require_file(home.database_url, file)
     with Database(locate_database(home), timeout_s=home.settings.lock_timeout_s) as database:
         check_destination(database, file, replace=force)
         made = None if dry_run else make_backup(database, file, replace=force)
@@ -131,9 +133,11 @@ def _note_schema(plan: RestorePlan) -> None:
 
 
 def _name_database(home: Home) -> str:
-    from modelreg.registry.database import Database
+    """Return what messages call the database; without its driver, so that a server can be refused in words."""
+    import sqlalchemy as sa
 
-    return Database(locate_database(home)).name
+    path = home.database_path
+    return str(path) if path is not None else sa.make_url(home.database_url).render_as_string(hide_password=True)
 
 
 def _open_store_if_there(home: Home) -> Storage | None:

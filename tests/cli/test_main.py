@@ -29,6 +29,8 @@ MUTATING = (
     "rollback",
     "doctor",
     "db copy",
+    "db backup",
+    "db restore",
     "db upgrade",
     "toolchain add",
     "toolchain remove",
