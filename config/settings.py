@@ -36,6 +36,9 @@ class Settings:
     channels: Mapping[str, tuple[str, ...]]
     serve_python: tuple[str, ...] = ()
     allowed_plugins: tuple[str, ...] = ()
+    gc_keep_releases: int = 20
+    gc_keep_versions: int = 3
+    gc_grace_s: float = 7 * 24 * 3600.0
 
     def preference_for(self, target: str) -> tuple[Precision, ...]:
         """Return the precisions wanted on `target`, most wanted first."""
@@ -180,13 +183,14 @@ def load_settings(path: Path | None) -> Settings:
     where = str(path) if path else "settings"
     if path is not None and path.exists():
         _overlay(table, read_toml(path))
-    require_keys(table, {"store", "database", "limits", "promote", "serve", "channels", "plugins"}, where=where)
+    require_keys(table, {"store", "database", "limits", "promote", "serve", "channels", "plugins", "gc"}, where=where)
     store = _section(table, "store", {"url"}, where)
     database = _section(table, "database", {"url"}, where)
     limits = _section(table, "limits", {"lock_timeout_s", "build_timeout_s"}, where)
     promote = _section(table, "promote", {"preference"}, where)
     serve = _section(table, "serve", {"python"}, where)
     plugins = _section(table, "plugins", {"allowed"}, where)
+    gc = _section(table, "gc", {"keep_releases", "keep_versions", "grace_s"}, where)
     return Settings(
         store_url=_text(store["url"], f"{where}: store.url"),
         database_url=_text(database["url"], f"{where}: database.url"),
@@ -196,6 +200,9 @@ def load_settings(path: Path | None) -> Settings:
         channels=_channels(table.get("channels", {}), f"{where}: channels"),
         serve_python=_names(serve["python"], f"{where}: serve.python"),
         allowed_plugins=_names(plugins["allowed"], f"{where}: plugins.allowed"),
+        gc_keep_releases=_whole(gc["keep_releases"], f"{where}: gc.keep_releases", minimum=1),
+        gc_keep_versions=_whole(gc["keep_versions"], f"{where}: gc.keep_versions", minimum=0),
+        gc_grace_s=_seconds(gc["grace_s"], f"{where}: gc.grace_s"),
     )
 
 
@@ -230,6 +237,12 @@ def _seconds(value: object, where: str) -> float:
     if seconds is None or seconds <= 0:
         raise ConfigError(f"{where} must be a number of seconds above 0, found {value!r:.40}")
     return seconds
+
+
+def _whole(value: object, where: str, *, minimum: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ConfigError(f"{where} must be a whole number of at least {minimum}, found {value!r:.40}")
+    return value
 
 
 def _preferences(value: object, where: str) -> dict[str, tuple[Precision, ...]]:
