@@ -15,7 +15,7 @@ from functools import partial
 
 from modelreg.registry.database import Database
 from modelreg.registry.errors import IntegrityError
-from modelreg.registry.garbage.finding import WORKERS, Findings, find, report
+from modelreg.registry.garbage.finding import Findings, find, report
 from modelreg.registry.garbage.needs import EXPLANATIONS, Thing
 from modelreg.registry.garbage.report import Collection, CollectionRequest, Garbage, OnProgress, not_told
 from modelreg.registry.garbage.store_facts import StoreReader
@@ -27,6 +27,8 @@ from modelreg.registry.storage.marks import Mark, MarkedKind, MarkState
 from modelreg.registry.storage.notes import MayTake
 from modelreg.registry.storage.s3_parallel import run_ahead
 
+WORKERS = 8
+"""So many requests are under way at once, where there are requests."""
 _Job = Callable[[], bool]
 
 
@@ -42,6 +44,7 @@ class Collector:
         request: CollectionRequest,
         lock_timeout_s: float = 30.0,
         progress: OnProgress = not_told,
+        workers: int = WORKERS,
     ) -> None:
         self._database = database
         self._storage = storage
@@ -49,11 +52,12 @@ class Collector:
         self._request = request
         self._lock_timeout_s = lock_timeout_s
         self._progress = progress
+        self._workers = workers
         self._reader = StoreReader(storage, keep=request.keep)
 
     def preview(self) -> Collection:
         """Return what is needed and what is garbage, and do nothing. Raises as `collect`."""
-        found = find(self._database, self._storage, self._reader, self._request)
+        found = find(self._database, self._storage, self._reader, self._request, workers=self._workers)
         collection = report(found, self._request, dry_run=True)
         collection.leftovers = self._storage.count_leftovers()
         return collection
@@ -69,7 +73,7 @@ class Collector:
             StorageError: The store cannot be written, or is away; the next run goes on.
         """
         with self._storage.collecting(timeout_s=self._lock_timeout_s) as may_take:
-            found = find(self._database, self._storage, self._reader, self._request)
+            found = find(self._database, self._storage, self._reader, self._request, workers=self._workers)
             collection = report(found, self._request, dry_run=False)
             write_witness(self._database, self._storage)
             self._unmark(found, collection)
@@ -94,7 +98,7 @@ class Collector:
     def _mark(self, found: Findings, collection: Collection) -> None:
         unmarked = [each for each in collection.garbage if each.marked_at is None]
         jobs: Iterator[_Job] = (partial(self._mark_one, found, each) for each in unmarked)
-        for done, (each, is_marked) in enumerate(zip(unmarked, run_ahead(jobs, workers=WORKERS), strict=True), 1):
+        for done, (each, is_marked) in enumerate(zip(unmarked, run_ahead(jobs, workers=self._workers), strict=True), 1):
             if is_marked:
                 collection.marked.add(each.size_bytes)
             self._progress("marking", done, len(unmarked))
@@ -122,6 +126,7 @@ class Collector:
             request=self._request,
             actor=self._actor,
             may_take=may_take,
+            workers=self._workers,
         )
         due = {each.thing: each.size_bytes for each in collection.garbage if each.is_due}
         # What somebody died at is finished whatever its age, or taken back if it is needed.

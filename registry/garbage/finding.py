@@ -20,8 +20,6 @@ from modelreg.registry.storage.marks import MARK_FOLDER, Mark, MarkedKind, MarkS
 from modelreg.registry.storage.notes import Note
 from modelreg.registry.storage.s3_parallel import run_ahead
 
-WORKERS = 8
-"""So many requests are under way at once, where there are requests."""
 _OF_NO_ACCOUNT = (MarkState.KEPT, MarkState.SWEPT)
 
 
@@ -65,7 +63,9 @@ class Findings:
         return self.marks[thing].mark.state if thing in self.marks else None
 
 
-def find(database: Database, storage: Storage, reader: StoreReader, request: CollectionRequest) -> Findings:
+def find(
+    database: Database, storage: Storage, reader: StoreReader, request: CollectionRequest, *, workers: int
+) -> Findings:
     """
     Return what there is and what is needed; nothing is written but, to learn the time, a temporary file.
 
@@ -76,7 +76,7 @@ def find(database: Database, storage: Storage, reader: StoreReader, request: Col
     require_trusted(database, storage, reader.read(), accept=request.accept_database)
     # What is there is listed before what is needed is read: what comes in between is not even looked at.
     sizes = dict(_list_things(storage))
-    marks = {Thing(kind=each.mark.kind, digest=each.mark.digest): each for each in _read_marks(storage)}
+    marks = {Thing(kind=each.mark.kind, digest=each.mark.digest): each for each in _read_marks(storage, workers)}
     reading = reader.read()
     with database.read() as connection:
         facts = read_database_facts(connection)
@@ -104,9 +104,9 @@ def _list_things(storage: Storage) -> Iterator[tuple[Thing, int]]:
         yield Thing(kind=MarkedKind.RELEASE, digest=release), storage.measure_release(release)
 
 
-def _read_marks(storage: Storage) -> Iterator[Marked]:
+def _read_marks(storage: Storage, workers: int) -> Iterator[Marked]:
     jobs = (partial(storage.read_note, info.name) for info in storage.list_notes(MARK_FOLDER))
-    for note in run_ahead(jobs, workers=WORKERS):
+    for note in run_ahead(jobs, workers=workers):
         if note is not None:
             yield Marked(parse_mark(note), note)
 

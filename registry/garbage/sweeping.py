@@ -14,7 +14,6 @@ from modelreg.registry.blobs import record_blob
 from modelreg.registry.database import Database
 from modelreg.registry.events import append_event
 from modelreg.registry.garbage.database_facts import forget_blobs, read_database_facts
-from modelreg.registry.garbage.finding import WORKERS
 from modelreg.registry.garbage.needs import DatabaseFacts, Needs, Thing, judge
 from modelreg.registry.garbage.report import CollectionRequest
 from modelreg.registry.garbage.store_facts import StoreReader, StoreReading
@@ -42,7 +41,7 @@ class _Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweeper:
-    """Removes things of one store, of which `may_take` tells what another collector left behind."""
+    """Removes things of one store, of which `may_take` tells what another collector left; `workers` at once."""
 
     database: Database
     storage: Storage
@@ -50,6 +49,7 @@ class Sweeper:
     request: CollectionRequest
     actor: str
     may_take: MayTake
+    workers: int
 
     def sweep(self, things: Sequence[Thing], *, named: AbstractSet[str] = frozenset()) -> Iterator[Thing]:
         """
@@ -61,7 +61,7 @@ class Sweeper:
         """
         for start in range(0, len(things), BATCH):
             jobs = (partial(self._take, thing) for thing in things[start : start + BATCH])
-            taken = [each for each in run_ahead(jobs, workers=WORKERS) if each is not None]
+            taken = [each for each in run_ahead(jobs, workers=self.workers) if each is not None]
             if taken:
                 yield from self._sweep_taken(taken, named)
 
@@ -92,7 +92,7 @@ class Sweeper:
             if each not in garbage:
                 self._take_back(each)
         jobs = (partial(self._remove, each) for each in garbage)
-        for thing in run_ahead(jobs, workers=WORKERS):
+        for thing in run_ahead(jobs, workers=self.workers):
             if thing is not None:
                 yield thing
 
