@@ -173,11 +173,6 @@ def _find_same(note: Note | None, pointer: Pointer) -> Lease | None:
     return known if known.release == pointer.release else None
 
 
-def drop(notes: Notes, lease: Lease) -> None:
-    """Give a lease back."""
-    notes.remove_note(lease.name)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseList:
     """All leases of a store: those that count, those that are over, and the names of notes that are no leases."""

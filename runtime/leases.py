@@ -13,10 +13,11 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 
 from modelreg.registry.errors import ModelregError
-from modelreg.registry.leases import TTL_S, Holder, Lease, drop, hold
+from modelreg.registry.leases import TTL_S, Holder, Lease, hold, lease_name
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage.notes import Notes
 
@@ -64,8 +65,9 @@ class LeaseKeeper:
         self._warn = warn
         self._clock = clock
         self._lease: Lease | None = None
+        self._name = ""
         self._tried_s: float | None = None
-        self._is_told = False
+        self._is_failing = False
 
     @property
     def lease(self) -> Lease | None:
@@ -77,25 +79,27 @@ class LeaseKeeper:
         now_s = self._clock()
         is_known = self._lease is not None and _is_on(self._lease, pointer)
         is_due = self._tried_s is None or now_s - self._tried_s >= self._ttl_s / _RENEWALS
-        if not is_due and (is_known or self._lease is None):
+        if not is_due and (is_known or self._is_failing):
             return  # what failed is tried again when a renewal would be due, not at every look
         self._tried_s = now_s
+        name = lease_name(pointer.model, pointer.channel, self._holder.key)
+        if self._name not in ("", name):
+            self.drop()  # it was on another channel
+            self._tried_s = now_s
+        self._name = name  # before it is written: who is interrupted in between gives it back all the same
         try:
-            lease = hold(self._open(), pointer, self._holder, ttl_s=self._ttl_s)
+            self._lease = hold(self._open(), pointer, self._holder, ttl_s=self._ttl_s)
         except ModelregError as error:
             self._tell(error)
-            return
-        if self._lease is not None and self._lease.name != lease.name:
-            self._drop(self._lease)  # it was on another channel
-        self._lease = lease
-        self._is_told = False
+        else:
+            self._is_failing = False
 
     def drop(self) -> None:
-        """Give the lease back: the host serves nothing any more."""
-        if self._lease is not None:
-            self._drop(self._lease)
-            self._lease = None
-        self._tried_s = None
+        """Give the lease back: the host serves nothing any more. One in a store that is away runs out by itself."""
+        if self._name and not self._is_failing:
+            with suppress(ModelregError):
+                self._open().remove_note(self._name)
+        self._lease, self._name, self._tried_s = None, "", None
 
     def __enter__(self) -> LeaseKeeper:
         return self
@@ -110,16 +114,10 @@ class LeaseKeeper:
             self._notes = self._notes()
         return self._notes
 
-    def _drop(self, lease: Lease) -> None:
-        try:
-            drop(self._open(), lease)
-        except ModelregError:
-            return  # it runs out by itself
-
     def _tell(self, error: ModelregError) -> None:
-        if not self._is_told:
+        if not self._is_failing:
             self._warn(f"no lease is held, so neither `show` nor `gc` knows of this host: {error}")
-            self._is_told = True
+        self._is_failing = True
 
 
 def _is_on(lease: Lease, pointer: Pointer) -> bool:
