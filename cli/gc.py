@@ -203,11 +203,12 @@ def _cells(blobs: Tally | None, releases: Tally | None) -> tuple[str, ...]:
 def _summarise(found: Collection) -> list[str]:
     waiting, grace = found.tally(due=False), say_span(found.grace)
     if found.dry_run:
-        due = _say(found.tally(due=True))
-        lines = [f"would remove {due}; would leave {_say(waiting)} until the grace of {grace} is over"]
+        did, wait = f"would remove {_say(found.tally(due=True))}", "would wait"
     else:
-        new = f", {count(found.marked.things, 'new one')} among them" if found.marked.things and waiting.things else ""
-        lines = [f"removed {_say(found.swept)}; left {_say(waiting)} until the grace of {grace} is over{new}"]
+        did, wait = f"removed {_say(found.swept)}", "left"
+    left = f"; {_say(waiting)} {wait} until garbage for {grace}" if waiting.things else ""
+    new = f", {count(found.marked.things, 'new one')} among them" if found.marked.things and waiting.things else ""
+    lines = [f"{did}{left}{new}"]
     if found.revived:
         lines.append(f"{count(found.revived, 'thing')} needed again")
     if found.passed_over:
