@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,6 +17,7 @@ from modelreg.registry.schema import (
     OPEN_OPERATION,
     blob,
     engine,
+    event,
     golden_set,
     model,
     operation,
@@ -70,6 +72,7 @@ _RECORDS = (
     sa.select(validation.c.report_digest),
 )
 _NEWEST = sa.select(model.c.name, model.c.next_version)
+_HEAD = sa.select(sa.func.max(event.c.sequence))
 _FORGET = sa.delete(blob).where(blob.c.digest == sa.bindparam("of_digest"))
 
 
@@ -80,10 +83,32 @@ def read_database_facts(connection: sa.Connection) -> DatabaseFacts:
         blobs={row.digest: BlobKind(row.kind) for row in connection.execute(sa.select(blob.c.digest, blob.c.kind))},
         records=_read_records(connection),
         engines=tuple(_engine(row) for row in connection.execute(_ENGINES)),
-        releases={row.manifest_digest: (row.name, row.number) for row in connection.execute(_RELEASES)},
+        releases=_read_releases(connection),
         operations=_read_operations(connection),
         newest={row.name: row.next_version - 1 for row in connection.execute(_NEWEST)},
+        head=read_head(connection),
     )
+
+
+def refresh_database_facts(connection: sa.Connection, facts: DatabaseFacts) -> DatabaseFacts:
+    """
+    Return what is needed as of this transaction, where `facts` were read a moment ago.
+
+    Whatever makes something needed is an event, but for intents: if there is no new event they alone are read again,
+    so that the transaction, in which nobody else can write, is short.
+    """
+    if read_head(connection) != facts.head:
+        return read_database_facts(connection)
+    return replace(facts, operations=_read_operations(connection), releases=_read_releases(connection))
+
+
+def read_head(connection: sa.Connection) -> int:
+    """Return the number of the last event."""
+    return connection.execute(_HEAD).scalar() or 0
+
+
+def _read_releases(connection: sa.Connection) -> dict[str, tuple[str, int]]:
+    return {row.manifest_digest: (row.name, row.number) for row in connection.execute(_RELEASES)}
 
 
 def _read_records(connection: sa.Connection) -> set[str]:

@@ -98,6 +98,7 @@ class DatabaseFacts:
         releases: (model, version) by digest of every release.
         operations: Engine ids by release, of those that an unsettled operation is about.
         newest: The highest version number of each model.
+        head: The number of the last event.
     """
 
     blobs: Mapping[str, BlobKind]
@@ -106,6 +107,7 @@ class DatabaseFacts:
     releases: Mapping[str, tuple[str, int]]
     operations: Mapping[str, tuple[int, ...]]
     newest: Mapping[str, int]
+    head: int = 0
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from modelreg.registry.blobs import record_blob
 from modelreg.registry.database import Database
 from modelreg.registry.events import append_event
-from modelreg.registry.garbage.database_facts import forget_blobs, read_database_facts
+from modelreg.registry.garbage.database_facts import forget_blobs, read_database_facts, refresh_database_facts
 from modelreg.registry.garbage.needs import DatabaseFacts, Needs, Thing, judge
 from modelreg.registry.garbage.report import CollectionRequest
 from modelreg.registry.garbage.store_facts import StoreReader, StoreReading
@@ -85,9 +85,11 @@ class Sweeper:
         return thing.kind is MarkedKind.RELEASE or self.storage.has_blob(thing.digest)
 
     def _sweep_taken(self, taken: Sequence[_Taken], named: AbstractSet[str]) -> Iterator[Thing]:
+        with self.database.read() as connection:
+            facts = read_database_facts(connection)
         reading = self.reader.read()
         with self.database.write() as connection:
-            garbage = self._decide(connection, taken, reading, named)
+            garbage = self._decide(connection, taken, reading, refresh_database_facts(connection, facts), named)
         for each in taken:
             if each not in garbage:
                 self._take_back(each)
@@ -97,10 +99,14 @@ class Sweeper:
                 yield thing
 
     def _decide(
-        self, connection: sa.Connection, taken: Sequence[_Taken], reading: StoreReading, named: AbstractSet[str]
+        self,
+        connection: sa.Connection,
+        taken: Sequence[_Taken],
+        reading: StoreReading,
+        facts: DatabaseFacts,
+        named: AbstractSet[str],
     ) -> list[_Taken]:
         """Return what nothing needs now, and forget its rows; a row that was forgotten too early is written again."""
-        facts = read_database_facts(connection)
         needs = judge(reading.facts, facts, keep_versions=self.request.keep_versions)
         garbage = [each for each in taken if not each.is_there or not _is_needed(each.thing, needs, named)]
         forget_blobs(connection, [each.thing.digest for each in garbage if each.thing.kind is MarkedKind.BLOB])
