@@ -20,7 +20,7 @@ from modelreg_testing.s3_server import LIMITS, S3Server, reopened
 from modelreg_testing.stock import ORPHAN, Stock, plan_of
 from modelreg_testing.storage_faults import counting_ops, failing_ops, in_child, killing_ops
 
-EVERY = int(os.environ.get("MODELREG_GC_EVERY_STEP", "9"))
+EVERY = int(os.environ.get("MODELREG_GC_EVERY_STEP", "13"))
 """Every so-manieth step is tried; `1` tries all, in some minutes."""
 MUTATING = ("put_object", "delete_object")
 
@@ -119,7 +119,7 @@ def test_killed_at_any_write_in_s3_nothing_needed_is_missing(
         killed = in_child(lambda stock=stock, dying=dying: stock.collect(storage=dying)) == -signal.SIGKILL  # type: ignore[misc]
         require_sound(stock)
         require_finished(stock)
-        number += 3
+        number += 5
 
 
 def test_who_died_in_s3_is_not_taken_for_dead_too_early(s3_server: S3Server, in_memory: Path) -> None:
