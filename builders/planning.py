@@ -161,7 +161,7 @@ def _calibration(cell: Cell, options: BuildOptions) -> CalibrationSet | None:
 
 
 def find_existing(prepared: PreparedCell, database: Database) -> EngineRecord | None:
-    """Return the newest built engine of the same version, target, toolchain and recipe."""
+    """Return the newest built engine of the same version, target, toolchain and recipe whose plan was not swept."""
     cell = prepared.request.cell
     spec = cell.toolchain
     with database.read() as connection:
@@ -170,7 +170,8 @@ def find_existing(prepared: PreparedCell, database: Database) -> EngineRecord | 
         known = engine.toolchain
         same_toolchain = (known.name, known.backend, known.version) == (spec.name, spec.backend, spec.version)
         same_cell = same_toolchain and engine.target.name == cell.target and _is_same(known.python, spec.python)
-        if engine.status is EngineStatus.BUILT and same_cell and engine.recipe_digest == prepared.recipe.digest:
+        is_built = engine.status is EngineStatus.BUILT and not engine.is_swept
+        if is_built and same_cell and engine.recipe_digest == prepared.recipe.digest:
             return engine
     return None
 

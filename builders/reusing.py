@@ -14,7 +14,7 @@ from modelreg.registry.storage.interface import Storage
 def find_reusable(prepared: PreparedCell, *, database: Database, storage: Storage) -> EngineRecord | None:
     """Return the engine that fills a cell already, if its bytes are there and no rebuild is asked for."""
     existing = None if prepared.request.rebuild else find_existing(prepared, database)
-    if existing is None or not all(storage.has_blob(file.digest) for file in existing.files):
+    if existing is None or not all(storage.keep_blob(file.digest) for file in existing.files):
         return None
     return existing
 

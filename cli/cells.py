@@ -95,6 +95,7 @@ def engine_document(engine: EngineRecord) -> Json:
         "backend_version": engine.toolchain.version,
         "toolchain": engine.toolchain.name,
         "status": str(engine.status),
+        "swept": engine.is_swept,
         "error": engine.error,
         "plan": engine.plan_digest,
         "size_bytes": engine.size_bytes,
@@ -149,6 +150,8 @@ def _engine_row(candidate: Candidate, validation: ValidationRecord | None, *, wi
     cell = (str(engine.id), engine.target.name, *backend, str(engine.precision))
     if not engine.files:
         return (*cell, str(engine.status), "-", "-", "-")
+    if engine.is_swept:
+        return (*cell, say_realised(engine), "removed", "-", "-")
     judged = ("none", "-")
     if validation is not None:
         judged = ("stale" if candidate.is_stale else str(validation.verdict), count_outcomes(validation.gates))

@@ -46,7 +46,7 @@ class Row:
         """Return the value as it is written in a variable, or after `--set KEY=`."""
         if isinstance(self.value, list):
             return ",".join(self.value)
-        return f"{self.value:g}" if isinstance(self.value, float) else self.value
+        return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
 
 
 @click.group(

@@ -12,7 +12,7 @@ from modelreg.cli.options import make_command, read_model_name, whole_number
 from modelreg.cli.render import print_document, print_note, print_warning, short, when
 from modelreg.cli.tables import Column, print_table
 from modelreg.registry.clock import iso
-from modelreg.registry.errors import ModelregError
+from modelreg.registry.errors import IntegrityError, ModelregError
 
 if TYPE_CHECKING:
     from modelreg.registry.records import VersionRecord
@@ -132,6 +132,7 @@ def _list_versions(invocation: Invocation, registry: Registry, name: str, *, lim
         versions = list_versions(connection, model=name, limit=limit, before=before)
         recorded = next((model.channels for model in list_models(connection) if model.name == name), {})
     channels = _read_served(registry, {name: recorded})[name]
+    pinned = _read_pinned(registry, name)
     active: dict[int, list[str]] = {}
     for channel, (number, _) in sorted(channels.items()):
         active.setdefault(number, []).append(channel)
@@ -140,7 +141,7 @@ def _list_versions(invocation: Invocation, registry: Registry, name: str, *, lim
         print_document(
             {
                 "model": name,
-                "versions": [_version_document(version, active) for version in versions],
+                "versions": [_version_document(version, active, pinned) for version in versions],
                 "next_before": versions[-1].number if full else None,
             }
         )
@@ -151,6 +152,7 @@ def _list_versions(invocation: Invocation, registry: Registry, name: str, *, lim
         Column(header="SOURCE"),
         Column(header="REGISTERED (UTC)"),
         Column(header="ACTIVE ON", folds=True),
+        *([Column(header="PIN")] if pinned else []),
         Column(header="MESSAGE", folds=True),
         *(Column(header=header, folds=True) for header in details),
     )
@@ -160,6 +162,7 @@ def _list_versions(invocation: Invocation, registry: Registry, name: str, *, lim
             version.source.digest if details else short(version.source.digest),
             when(version.created_at),
             ", ".join(active.get(version.number, [])) or "-",
+            *(("pinned" if version.number in pinned else "-",) if pinned else ()),
             version.message or "-",
             *((version.created_by, _say_tags(version)) if details else ()),
         )
@@ -174,7 +177,20 @@ def _say_tags(version: VersionRecord) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(version.tags.items())) or "-"
 
 
-def _version_document(version: VersionRecord, active: dict[int, list[str]]) -> Json:
+def _read_pinned(registry: Registry, name: str) -> set[int]:
+    """Return the versions of a model that are pinned; where the store is away, that is warned of already."""
+    from modelreg.registry.pins import list_pins
+
+    try:
+        return {pin.version for pin in list_pins(registry.storage, model=name)}
+    except IntegrityError as error:
+        print_warning(str(error))
+    except ModelregError:
+        pass
+    return set()
+
+
+def _version_document(version: VersionRecord, active: dict[int, list[str]], pinned: set[int]) -> Json:
     return {
         "version": version.number,
         "source": version.source.digest,
@@ -183,4 +199,5 @@ def _version_document(version: VersionRecord, active: dict[int, list[str]]) -> J
         "message": version.message,
         "tags": version.tags,
         "channels": active.get(version.number, []),
+        "pinned": version.number in pinned,
     }

@@ -58,6 +58,7 @@ def _read_folder(value: str) -> Path:
     metavar="SECONDS",
     help="How often --watch looks.",
 )
+@click.option("--no-lease", is_flag=True, help="With --watch, do not write into the store what this host serves.")
 @dry_run_option
 @click.pass_obj
 def command(
@@ -70,6 +71,7 @@ def command(
     target: tuple[str, ...],
     watch: bool,
     interval: float,
+    no_lease: bool,
     dry_run: bool,
 ) -> None:
     """Bring the active release of a channel into DIR, and make it current there in one step.
@@ -78,6 +80,9 @@ def command(
     Only what is missing is fetched, every file is checked against its digest (by --watch when it begins, then by size),
     and what was current stays so until the new release is complete. No database is needed, and no right to write to
     the store. --watch goes on until Ctrl-C or SIGTERM, and then exits with 0.
+
+    --watch holds a lease: it writes into the store which release this host has, so that `show` and `leases` tell, and
+    `gc` leaves that release alone. Where it may not write there it says so once and goes on.
     """
     if reference.channel is None:
         raise click.UsageError(f"{reference} names no channel, write {reference.model}@CHANNEL")
@@ -107,7 +112,7 @@ def command(
 
         _print_preview(preview_pull(_Source(url), folder, request), as_json=invocation.as_json)
     elif watch:
-        _follow(invocation, folder, request, interval_s=interval)
+        _follow(invocation, folder, request, interval_s=interval, with_lease=not no_lease)
     else:
         from modelreg.runtime.following import pull_once
 
@@ -116,19 +121,25 @@ def command(
         _print(pulled, as_json=invocation.as_json)
 
 
-def _follow(invocation: Invocation, folder: PullFolder, request: PullRequest, *, interval_s: float) -> None:
+def _follow(
+    invocation: Invocation, folder: PullFolder, request: PullRequest, *, interval_s: float, with_lease: bool
+) -> None:
     from modelreg.cli.progress import interrupted_by_signals
-    from modelreg.runtime.following import follow
+    from modelreg.runtime.following import follow, hold_nothing
+    from modelreg.runtime.leases import LeaseKeeper
 
-    with suppress(KeyboardInterrupt), interrupted_by_signals():  # being told to stop is how this ends
+    source = _Source(request.store_url)
+    keeper = LeaseKeeper(source.open, instance=str(folder.root), warn=print_warning)
+    with suppress(KeyboardInterrupt), interrupted_by_signals(), keeper:  # being told to stop is how this ends
         print_note(f"following {request.name}, looking every {interval_s:g} s")
         follow(
-            _Source(request.store_url),
+            source,
             folder,
             request,
             told=_Watcher(name=request.name, as_json=invocation.as_json),
             wait=time.sleep,
             interval_s=interval_s,
+            hold=keeper.hold if with_lease else hold_nothing,
         )
 
 

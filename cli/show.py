@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +18,7 @@ from modelreg.cli.cells import (
     validation_document,
 )
 from modelreg.cli.context import Invocation, Registry
+from modelreg.cli.leases import print_leases, warn_of_time
 from modelreg.cli.options import make_command, read_reference, whole_number
 from modelreg.cli.render import count, print_document, print_line, print_text, short, size, when
 from modelreg.cli.tables import Column, print_table
@@ -26,6 +27,8 @@ from modelreg.registry.errors import ModelregError, NotFoundError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
+    from modelreg.registry.leases import LeaseList
+    from modelreg.registry.pins import Pin
     from modelreg.registry.pointers import Pointer
     from modelreg.registry.promotion import Candidate
     from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
@@ -91,6 +94,8 @@ class _Facts:
     candidates: list[Candidate]
     validations: dict[int, ValidationRecord]
     pointers: list[Pointer]
+    pin: Pin | None
+    leases: LeaseList
     served: dict[str, frozenset[str]]
     """By channel: the plans that it serves, by digest."""
 
@@ -114,6 +119,8 @@ def _read_pointers(registry: Registry, model: str) -> list[Pointer]:
 def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
     from modelreg.config.current_policies import CurrentPolicies
     from modelreg.registry import engines, golden_sets, validations, versions
+    from modelreg.registry.leases import read_leases
+    from modelreg.registry.pins import find_pin
     from modelreg.registry.promotion import EngineStanding, judge_engine
 
     with registry.database.read() as connection:
@@ -131,12 +138,15 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
         )
         for engine in built
     ]
+    leases = read_leases(registry.storage, model=version.model)
     return _Facts(
         version=version,
         golden=golden,
         candidates=candidates,
         validations=judged,
         pointers=pointers,
+        pin=find_pin(registry.storage, version),
+        leases=replace(leases, live=tuple(lease for lease in leases.live if lease.version == version.number)),
         served={pointer.channel: _plans_of(registry, pointer) for pointer in pointers},
     )
 
@@ -169,6 +179,7 @@ def _show_version(invocation: Invocation, registry: Registry, reference: ModelRe
             _print_fact("", f"serves engine {serving}")
         for overridden in pointer.overridden:
             _print_fact("", f"gates overridden: {overridden}")
+    _print_holders(facts)
     print_line()
     if not facts.candidates:
         print_line(f"no engines yet: modelreg build {facts.version.reference}")
@@ -183,6 +194,20 @@ def _show_version(invocation: Invocation, registry: Registry, reference: ModelRe
                 print_line(f"engine {engine.id} ({engine.target.name} {engine.precision}): {told}")
         judged = [(engine, facts.validations[engine.id].gates) for engine in engines if engine.id in facts.validations]
         print_gates(judged, no_color=invocation.no_color)
+
+
+def _print_holders(facts: _Facts) -> None:
+    """Say who keeps a version from `gc` beside its channels: a pin, and hosts that serve it."""
+    if facts.pin is not None:
+        pin = facts.pin
+        _print_fact("pinned", f"{when(pin.at)} UTC by {pin.actor}" + (f": {pin.message}" if pin.message else ""))
+    for lease in facts.leases.live:
+        _print_fact(
+            "served by",
+            f"{lease.holder.host} ({lease.holder.instance}) for @{lease.channel}, generation {lease.generation},"
+            f" since {when(lease.since)} UTC",
+        )
+    warn_of_time(facts.leases)
 
 
 def _print_fact(name: str, value: str) -> None:
@@ -224,6 +249,9 @@ def _print_troubles(facts: _Facts) -> None:
         name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
         if origin := explain_import(engine):
             lines.append(f"{name}: {origin}")
+        if engine.is_swept:
+            lines.append(f"{name}: {candidate.reason}; `modelreg build {facts.version.reference}` makes it again")
+            continue
         if engine.error:
             lines.append(f"{name}: {engine.error}; `modelreg show {facts.version.reference} --log {engine.id}`")
         validation = facts.validations.get(engine.id)
@@ -258,11 +286,15 @@ def _version_document(facts: _Facts) -> Json:
             for candidate in facts.candidates
         ],
         "channels": [pointer_document(pointer) for pointer in facts.pointers],
+        "pinned": None if facts.pin is None else facts.pin.to_json(),
+        "leases": [lease.to_json() for lease in facts.leases.live],
     }
 
 
 def _show_model(invocation: Invocation, registry: Registry, model: str) -> None:
+    from modelreg.registry.leases import read_leases
     from modelreg.registry.manifest import parse_manifest
+    from modelreg.registry.pins import list_pins
     from modelreg.registry.versions import list_versions
 
     with registry.database.read() as connection:
@@ -271,14 +303,26 @@ def _show_model(invocation: Invocation, registry: Registry, model: str) -> None:
         (pointer, parse_manifest(registry.storage.read_manifest(pointer.release), where=short(pointer.release)))
         for pointer in _read_pointers(registry, model)
     ]
+    leases = read_leases(registry.storage, model=model)
+    pins = list_pins(registry.storage, model=model)
     if invocation.as_json:
         channels = [
             {**pointer_document(pointer), "engines": [engine.to_json() for engine in manifest.engines]}
             for pointer, manifest in served
         ]
-        print_document({"model": model, "newest": newest[0].number if newest else None, "channels": channels})
+        print_document(
+            {
+                "model": model,
+                "newest": newest[0].number if newest else None,
+                "channels": channels,
+                "pins": [pin.to_json() for pin in pins],
+                "leases": [lease.to_json() for lease in leases.live],
+            }
+        )
         return
     print_line(f"{model}: newest version {newest[0].number if newest else 'none'}")
+    if pins:
+        print_line(f"pinned: version {', '.join(str(pin.version) for pin in pins)}")
     if not served:
         print_line(f"no channel serves it: modelreg promote {model}:VERSION --to CHANNEL")
         return
@@ -306,3 +350,7 @@ def _show_model(invocation: Invocation, registry: Registry, model: str) -> None:
     for pointer, _ in served:
         for overridden in pointer.overridden:
             print_line(f"{pointer.channel}: gates overridden: {overridden} ({pointer.message})")
+    if leases.live:
+        print_line()
+        print_leases(leases.live, no_color=invocation.no_color)
+    warn_of_time(leases)

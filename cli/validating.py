@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from modelreg.validators.validation import ValidationOutcome
 
 
+_SWEPT = "its plan was removed by gc, build it again"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What is to be validated, and by which policies."""
@@ -96,7 +99,7 @@ def plan_work(
         precision: _find_loosened(policies[precision], bases=[load_policy(precision), current.read(precision)])
         for precision in wanted
     }
-    reasons = _why_not_here(chosen)
+    reasons = _why_not_here(chosen) | {engine.id: _SWEPT for engine in chosen if engine.is_swept}
     return Work(
         version=version,
         golden=golden,
@@ -138,6 +141,8 @@ def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message:
         registry.storage.fetch_blob(work.golden.digest, path)
         for engine in work.engines:
             place = Path(folder) / f"engine-{engine.id}"
+            for file in engine.files:
+                registry.storage.keep_blob(file.digest)  # somebody works with it: no collector takes it now
             plan = fetch_files(engine.files, registry.storage, place)
             passes = make_passes(engine, plan, work.version, registry, place)
             try:

@@ -114,6 +114,20 @@ def _seconds(value: object, name: str) -> float:
     return seconds
 
 
+def _whole(value: object, name: str) -> int:
+    return _count(value, name, minimum=0)
+
+
+def _whole_above_0(value: object, name: str) -> int:
+    return _count(value, name, minimum=1)
+
+
+def _count(value: object, name: str, *, minimum: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ConfigError(f"{name} must be a whole number of at least {minimum}, found {value!r:.40}")
+    return value
+
+
 def _names(value: object, name: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
         raise ConfigError(f"{name} must be a list of names, found {value!r:.40}")
@@ -140,6 +154,10 @@ def _parse_number(text: str) -> object:
         return text
 
 
+def _parse_whole(text: str) -> object:
+    return int(text) if text.isascii() and text.isdigit() else text
+
+
 def _parse_words(text: str) -> object:
     return [word.strip() for word in text.split(",")] if text.strip() else []
 
@@ -149,6 +167,9 @@ KEYS = (
     Key(name="database.url", read=_database, parse=str, summary="the database"),
     Key(name="limits.lock_timeout_s", read=_seconds, parse=_parse_number, summary="how long to wait for another one"),
     Key(name="limits.build_timeout_s", read=_seconds, parse=_parse_number, summary="how long a cell may take"),
+    Key(name="gc.keep_releases", read=_whole_above_0, parse=_parse_whole, summary="the releases that gc keeps"),
+    Key(name="gc.keep_versions", read=_whole, parse=_parse_whole, summary="the newest versions whose engines gc keeps"),
+    Key(name="gc.grace_s", read=_seconds, parse=_parse_number, summary="how long garbage is left there"),
     Key(name="promote.preference.TARGET", read=_precisions, parse=_parse_words, summary="the most wanted first"),
     Key(name="serve.python", read=_names, parse=_parse_words, summary="what loads plans on this host"),
     Key(name="plugins.allowed", read=_names, parse=_parse_words, summary="digests of libraries that a build may load"),

@@ -38,6 +38,9 @@ class Settings:
     channels: Mapping[str, tuple[str, ...]]
     serve_python: tuple[str, ...] = ()
     allowed_plugins: tuple[str, ...] = ()
+    gc_keep_releases: int = 20
+    gc_keep_versions: int = 3
+    gc_grace_s: float = 7 * 24 * 3600.0
 
     def preference_for(self, target: str) -> tuple[Precision, ...]:
         """Return the precisions wanted on `target`, most wanted first."""
@@ -209,6 +212,9 @@ def make_settings(resolved: Resolved) -> Settings:
         channels=_named(values, "channels.", ".targets"),
         serve_python=values["serve.python"],
         allowed_plugins=values["plugins.allowed"],
+        gc_keep_releases=values["gc.keep_releases"],
+        gc_keep_versions=values["gc.keep_versions"],
+        gc_grace_s=values["gc.grace_s"],
     )
 
 

@@ -14,7 +14,7 @@ from modelreg.registry.errors import NotFoundError
 from modelreg.registry.events import append_event
 from modelreg.registry.records import EngineRecord, TargetRecord, ToolchainRecord, VersionRecord
 from modelreg.registry.rows import decoding
-from modelreg.registry.schema import engine, model, target, toolchain, variant, version
+from modelreg.registry.schema import blob, engine, model, target, toolchain, variant, version
 from modelreg.registry.statements import Row, Statement
 from modelreg.registry.words import Backend, BlobKind, EngineStatus, Json, Precision
 
@@ -55,12 +55,14 @@ _SELECT = (
         toolchain.c.version.label("toolchain_version"),
         toolchain.c.python,
         toolchain.c.details,
+        blob.c.digest.label("known_plan"),
     )
     .select_from(engine)
     .join(version, version.c.id == engine.c.version_id)
     .join(model, model.c.id == version.c.model_id)
     .join(target, target.c.id == engine.c.target_id)
     .join(toolchain, toolchain.c.id == engine.c.toolchain_id)
+    .outerjoin(blob, blob.c.digest == engine.c.plan_digest)
 )
 _BY_ID = _SELECT.where(engine.c.id == sa.bindparam("engine_id"))
 _OF_VERSION = Statement(_SELECT.where(engine.c.version_id == sa.bindparam("of_version")).order_by(engine.c.id))
@@ -303,4 +305,5 @@ def _engine(row: Row) -> EngineRecord:
         error=row.error,
         created_at=row.created_at,
         created_by=row.created_by,
+        is_swept=row.status == EngineStatus.BUILT.value and row.known_plan is None,
     )

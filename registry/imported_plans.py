@@ -229,7 +229,10 @@ def find_same(
     same = [
         engine
         for engine in engines
-        if engine.plan_digest == digest and engine.target.name == target and _is_of(engine, request.toolchain)
+        if engine.plan_digest == digest
+        and not engine.is_swept
+        and engine.target.name == target
+        and _is_of(engine, request.toolchain)
     ]
     return sorted(same, key=lambda engine: engine.precision is not request.precision)
 

@@ -136,6 +136,8 @@ def judge_engine(
     engine, validation = standing.engine, standing.validation
     if engine.status is not EngineStatus.BUILT:
         return Candidate(engine=engine, usable=False, reason=f"build failed: {engine.brief_error}")
+    if engine.is_swept:
+        return Candidate(engine=engine, usable=False, reason="its plan was removed by gc")
     if validation is None:
         reason = _NOT_VALIDATED if _was_run(engine) else f"{_NOT_VALIDATED}, never run"
         return Candidate(engine=engine, usable=False, reason=reason)
@@ -243,7 +245,12 @@ def _advise(plan: PromotionPlan) -> str:
     unbuilt = [choice for choice in waiting if all(not _is_built(candidate) for candidate in choice.candidates)]
     if unbuilt or not plan.choices:
         build = " ".join((f"modelreg build {reference}", *_build_options(plan, unbuilt)))
-        failed = [str(candidate.engine.id) for choice in unbuilt for candidate in choice.candidates]
+        failed = [
+            str(candidate.engine.id)
+            for choice in unbuilt
+            for candidate in choice.candidates
+            if candidate.engine.status is EngineStatus.FAILED
+        ]
         log = f" `modelreg show {reference} --log {failed[0]}` prints why a build failed." if failed else ""
         return f"Run `{build}`, then `modelreg validate {reference}`.{log}"
     override = "or go over the gates with --override-gates --message WHY."
@@ -262,7 +269,7 @@ def _build_options(plan: PromotionPlan, unbuilt: Sequence[TargetChoice]) -> list
 
 
 def _is_built(candidate: Candidate) -> bool:
-    return candidate.engine.status is EngineStatus.BUILT
+    return candidate.engine.status is EngineStatus.BUILT and not candidate.engine.is_swept
 
 
 def needs_validation(candidate: Candidate) -> bool:

@@ -99,7 +99,10 @@ class TargetRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRecord:
-    """One attempt at a cell; `files` is empty when it failed, and `files[0]` is the plan when it was built."""
+    """One attempt at a cell; `files` is empty when it failed, and `files[0]` is the plan when it was built.
+
+    `is_swept` says that `modelreg gc` removed the plan since: the record stays, and `build` makes it again.
+    """
 
     id: int
     version_id: int
@@ -119,6 +122,7 @@ class EngineRecord:
     error: str
     created_at: datetime
     created_by: str
+    is_swept: bool = False
 
     @property
     def plan_digest(self) -> str:

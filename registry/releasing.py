@@ -42,6 +42,7 @@ from modelreg.registry.references import ModelReference, check_name
 from modelreg.registry.settling import settle_channel, settled_channel
 from modelreg.registry.standings import read_plan
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
+from modelreg.registry.storage.marks import swept_release
 from modelreg.registry.suggestions import no_active_release
 from modelreg.registry.swapping import Swapper, check_expected, new_txn
 from modelreg.registry.words import ActivationKind
@@ -247,6 +248,7 @@ class Releases:
         with self._storage.exclusive(model, channel, timeout_s=self._lock_timeout_s):
             current = self._settle_or_complete(model, channel)
             target = self._rollback_target(model, channel, current, request)
+            self._storage.keep_release(target.release)
             self._storage.verify_release(target.release, progress=self._progress)
             pointer = next_pointer(
                 current,
@@ -280,6 +282,8 @@ class Releases:
                 f"generation {generation} is the release that {model}@{channel} serves already",
                 hint=f"Choose another one from `modelreg history {model}@{channel}` with --to-generation.",
             )
+        if (mark := self._storage.find_swept(target.release)) is not None:
+            raise swept_release(mark)
         return target
 
     def _registry_id(self) -> str:

@@ -77,7 +77,8 @@ def verify_registry(
     for model, channel in storage.list_channels():
         named |= _verify_channel(report, storage, model, channel)
     for release in sorted(named | set(storage.iterate_releases())):
-        _verify_release(report, storage, release, progress)
+        if storage.find_swept(release) is None:  # of one that `gc` removed only the manifest is there, if that
+            _verify_release(report, storage, release, progress)
     return report
 
 
@@ -93,7 +94,7 @@ def verify_version(
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
     digests = [file.digest for file in version.source.files]
     digests += [golden.digest] if golden else []
-    digests += [file.digest for engine in built for file in engine.files]
+    digests += [file.digest for engine in built if not engine.is_swept for file in engine.files]
     digests += [engine.log_digest for engine in built if engine.log_digest]
     digests += [validation.report_digest for validation in newest.values()]
     _verify_blobs(report, storage, digests, progress)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError, StorageError, UsageError
+from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage.interface import News, Progress, Storage, no_progress
 from modelreg.runtime.pull import PullFolder
 from modelreg.runtime.pull_request import Pulled, PullRequest
@@ -96,6 +97,10 @@ def _bring(source: Source, folder: PullFolder, request: PullRequest, news: News,
         return folder.pull(source.open(), request, news.pointer, mark=news.mark, progress=progress)
 
 
+def hold_nothing(_pointer: Pointer) -> None:
+    """Hold no lease."""
+
+
 @contextmanager
 def _advising() -> Iterator[None]:
     """Replace the hint to verify, which a host without a registry cannot follow."""
@@ -146,6 +151,7 @@ def follow(
     told: Told,
     wait: Callable[[float], None],
     interval_s: float,
+    hold: Callable[[Pointer], None] = hold_nothing,
     progress: Progress = no_progress,
 ) -> None:
     """
@@ -158,6 +164,7 @@ def follow(
         told: Hears of what is new.
         wait: Waits so many seconds.
         interval_s: About how often to look; less often at a store or a disk that fails.
+        hold: Told after each look what is current here, whether or not the store could be read.
         progress: Told of bytes.
 
     Raises:
@@ -165,6 +172,7 @@ def follow(
     """
     follower = _Follower(source=source, folder=folder, request=request, progress=progress)
     seen, trouble = "", None
+    held: Pointer | None = None
     while True:
         wait_s = interval_s
         try:
@@ -180,12 +188,15 @@ def follow(
                 wait_s = _PATIENCE * interval_s
         else:
             if pulled is not None:
+                held = pulled.pointer
                 if trouble is not None and seen:
                     told.recovered()
                 trouble = None
                 if pulled.pointer.txn != seen or pulled.changed:
                     seen = pulled.pointer.txn
                     told.pulled(pulled)
+        if held is not None:
+            hold(held)
         wait(next_wait_s(wait_s))
 
 

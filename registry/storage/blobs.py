@@ -15,6 +15,7 @@ from modelreg.registry.regular_files import open_unbuffered, open_without_waitin
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.interface import BlobInfo, Progress
 from modelreg.registry.storage.layout import Layout
+from modelreg.registry.storage.marks import MarkedKind, Marks
 from modelreg.registry.storage.offered import OfferedFile, offered_file
 from modelreg.registry.storage.rules import check_digest
 from modelreg.registry.storage.writing import (
@@ -35,8 +36,9 @@ _SMALL_BYTES = 8 << 20
 class LocalBlobs:
     """Blobs below a `Layout`."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, marks: Marks) -> None:
         self._layout = layout
+        self._marks = marks
         self._ops = layout.ops
 
     # -- storing -------------------------------------------------------------------------------------------
@@ -58,6 +60,7 @@ class LocalBlobs:
                     self._ops, temporary, source.read, expected_bytes=source.size_bytes, progress=progress
                 )
                 source.require_unchanged()
+                self._marks.claim(MarkedKind.BLOB, digest)
                 self._move_in(temporary, digest)
         return BlobInfo(digest=digest, size_bytes=size_bytes)
 
@@ -66,6 +69,7 @@ class LocalBlobs:
         digest = sha256_hex(data)
         target = self._layout.blob(digest)
         with storage_errors(target):
+            self._marks.claim(MarkedKind.BLOB, digest)
             if _holds(target, data):
                 # Whoever stored it may not have come to this yet, and our caller will rely on it.
                 self._ops.fsync_dir(target.parent)

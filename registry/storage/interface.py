@@ -15,6 +15,8 @@ from typing import BinaryIO, Protocol, runtime_checkable
 
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.pointers import Pointer
+from modelreg.registry.storage.marks import Mark
+from modelreg.registry.storage.notes import MayTake, Notes
 
 Progress = Callable[[int], None]
 """Called with the number of bytes done since the last call."""
@@ -48,8 +50,8 @@ class News:
     mark: str
 
 
-class Storage(Protocol):
-    """Blobs, releases and pointers under one root.
+class Storage(Notes, Protocol):
+    """Blobs, releases, pointers and notes under one root.
 
     Every method raises `StorageError` when the medium refuses (full, read-only, no permission, away), naming the
     path or key; `IntegrityError` when bytes do not match their digest; `NotFoundError` for what is not there.
@@ -97,6 +99,13 @@ class Storage(Protocol):
         """Yield every blob, in no order, without reading contents."""
         ...
 
+    def keep_blob(self, digest: str) -> bool:
+        """Return whether a blob is there; if it is, no collector that has marked it removes it now.
+
+        Storing a blob does the same, and so does publishing a release, for itself and its blobs.
+        """
+        ...
+
     # -- upkeep --------------------------------------------------------------------------------------------
     def count_leftovers(self) -> int:
         """Return how many temporary files of dead processes lie about."""
@@ -126,6 +135,40 @@ class Storage(Protocol):
 
     def iterate_releases(self) -> Iterator[str]:
         """Yield the digest of every published release."""
+        ...
+
+    def keep_release(self, release: str) -> None:
+        """
+        See to it that no collector removes a release that is about to become active again, nor its blobs.
+
+        Raises:
+            NotFoundError: It was removed; by whom, when and why is said.
+        """
+        ...
+
+    def find_swept(self, release: str) -> Mark | None:
+        """Return what a collector noted of a release that it removed; the manifest is still there."""
+        ...
+
+    # -- collection ----------------------------------------------------------------------------------------
+    def collecting(self, *, timeout_s: float) -> AbstractContextManager[MayTake]:
+        """
+        Be the only collector of the store, as far as it knows locks; raise `BusyError` after `timeout_s`.
+
+        What it gives tells of the note of a *sweeping* mark whether whoever wrote it can no longer be at it.
+        """
+        ...
+
+    def delete_blob(self, digest: str) -> None:
+        """Remove a blob; for a collector that has moved its mark to *sweeping*. Nothing happens where there is none."""
+        ...
+
+    def delete_release(self, release: str) -> None:
+        """Remove what a release holds beside its manifest; for a collector, as `delete_blob`."""
+        ...
+
+    def measure_release(self, release: str) -> int:
+        """Return the bytes that `delete_release` would free."""
         ...
 
     # -- pointers ------------------------------------------------------------------------------------------

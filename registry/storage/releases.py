@@ -16,6 +16,7 @@ from modelreg.registry.storage.blobs import LocalBlobs
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.interface import Progress, no_progress
 from modelreg.registry.storage.layout import Layout
+from modelreg.registry.storage.marks import MarkedKind, Marks
 from modelreg.registry.storage.rules import MANIFEST_NAME, check_digest, check_release, manifest_files
 from modelreg.registry.storage.writing import READ_ONLY_MODE, hash_file, write_file
 
@@ -25,8 +26,9 @@ _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 class LocalReleases:
     """Releases below a `Layout`, laid out from its blobs."""
 
-    def __init__(self, layout: Layout, blobs: LocalBlobs) -> None:
+    def __init__(self, layout: Layout, blobs: LocalBlobs, marks: Marks) -> None:
         self._layout = layout
+        self._marks = marks
         self._ops = layout.ops
         self._blobs = blobs
         self._durable: dict[str, tuple[int, int]] = {}
@@ -38,6 +40,9 @@ class LocalReleases:
         digest = sha256_hex(manifest)
         target = self._layout.release(digest)
         with storage_errors(target):
+            self._marks.claim(MarkedKind.RELEASE, digest)
+            for file in files:
+                self._marks.claim(MarkedKind.BLOB, file.digest)
             self._layout.make_folder(self._layout.releases)
             if target.exists() or not self._lay_out(target, manifest, files):
                 self._mend(target, manifest, files)

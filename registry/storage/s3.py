@@ -21,12 +21,17 @@ from modelreg.registry.errors import StorageError, StoreAbsentError, StoreFormat
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage.interface import BlobInfo, News, Progress, no_progress
 from modelreg.registry.storage.layout import FORMAT, FORMAT_NAME
+from modelreg.registry.storage.marks import Mark, MarkedKind, Marks
+from modelreg.registry.storage.notes import MayTake, Note, NoteInfo
+from modelreg.registry.storage.rules import check_digest, manifest_files
 from modelreg.registry.storage.s3_blobs import S3Blobs
 from modelreg.registry.storage.s3_channels import S3Channels
 from modelreg.registry.storage.s3_client import OnStep, S3Client, nothing
+from modelreg.registry.storage.s3_collection import S3Collection
 from modelreg.registry.storage.s3_limits import S3Limits
 from modelreg.registry.storage.s3_location import S3Location
 from modelreg.registry.storage.s3_multipart import abort_upload, list_abandoned
+from modelreg.registry.storage.s3_notes import S3Notes
 from modelreg.registry.storage.s3_objects import S3Objects
 from modelreg.registry.storage.s3_protocol import Written
 from modelreg.registry.storage.s3_releases import S3Releases
@@ -81,8 +86,11 @@ class S3Storage:
     def _set_up(self, client: S3Client, quirks: Quirks) -> None:
         self._location = client.location
         self._objects = S3Objects(client, bare_etags=quirks.bare_etags, checks_parts=quirks.checks_parts)
-        self._blobs = S3Blobs(self._objects)
-        self._releases = S3Releases(self._objects, self._blobs)
+        self._notes = S3Notes(self._objects)
+        self._collection = S3Collection(self._objects, self._notes)
+        self._marks = Marks(self._notes, is_left=self._collection.is_left)
+        self._blobs = S3Blobs(self._objects, self._marks)
+        self._releases = S3Releases(self._objects, self._blobs, self._marks)
         self._channels = S3Channels(self._objects, self._releases)
 
     @classmethod
@@ -227,6 +235,60 @@ class S3Storage:
     def iterate_releases(self) -> Iterator[str]:
         """Yield the digest of every published release."""
         return self._releases.iterate()
+
+    # -- notes ---------------------------------------------------------------------------------------------
+    def store_time(self) -> datetime:
+        """Return what time it is by the store's clock."""
+        return self._notes.store_time()
+
+    def list_notes(self, folder: str) -> Iterator[NoteInfo]:
+        """Yield the notes below a folder, in no order."""
+        return self._notes.list_notes(folder)
+
+    def read_note(self, name: str) -> Note | None:
+        """Return a note, or None if it is not there."""
+        return self._notes.read_note(name)
+
+    def write_note(self, name: str, data: bytes, *, replaces: Note | None) -> bool:
+        """Write a note in place of `replaces`; return False, and do nothing, if another is there."""
+        return self._notes.write_note(name, data, replaces=replaces)
+
+    def remove_note(self, name: str) -> None:
+        """Remove a note, whatever it says; nothing happens where there is none."""
+        self._notes.remove_note(name)
+
+    # -- collection ----------------------------------------------------------------------------------------
+    def keep_blob(self, digest: str) -> bool:
+        """Return whether a blob is there; if it is, no collector that has marked it removes it now."""
+        self._marks.claim(MarkedKind.BLOB, digest)
+        return self._blobs.has_blob(digest)
+
+    def keep_release(self, release: str) -> None:
+        """See to it that no collector removes a release and its blobs; raises NotFoundError where one has."""
+        self._marks.claim_release(release)
+        for file in manifest_files(self._releases.read_manifest(release), where=f"of release {release}"):
+            self._marks.claim(MarkedKind.BLOB, file.digest)
+
+    def find_swept(self, release: str) -> Mark | None:
+        """Return what a collector noted of a release that it removed."""
+        return self._marks.find_swept(release)
+
+    def collecting(self, *, timeout_s: float) -> AbstractContextManager[MayTake]:
+        """Be the only collector of the store, as far as locks reach; raise `BusyError` after `timeout_s`."""
+        return self._collection.collecting(timeout_s=timeout_s)
+
+    def delete_blob(self, digest: str) -> None:
+        """Remove a blob."""
+        self._blobs.delete(digest)
+
+    def delete_release(self, release: str) -> None:
+        """Do nothing: a release has its manifest, which stays, and its blobs, which are marked for themselves."""
+        check_digest(release)
+
+    def measure_release(self, release: str) -> int:
+        """Return 0: all that a release takes are its blobs."""
+        check_digest(release)
+        return 0
 
     # -- pointers ------------------------------------------------------------------------------------------
     def exclusive(self, model: str, channel: str, *, timeout_s: float) -> AbstractContextManager[None]:

@@ -19,6 +19,7 @@ from modelreg.registry.storage.copying import Write, copy_hashing
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import BlobInfo, Progress, no_progress
+from modelreg.registry.storage.marks import MarkedKind, Marks
 from modelreg.registry.storage.offered import OfferedFile, offered_file
 from modelreg.registry.storage.rules import check_digest
 from modelreg.registry.storage.s3_multipart import composite_sha256, upload_file
@@ -34,8 +35,9 @@ _FOLDER = "blobs/sha256"
 class S3Blobs:
     """Blobs among the objects of a store."""
 
-    def __init__(self, objects: S3Objects) -> None:
+    def __init__(self, objects: S3Objects, marks: Marks) -> None:
         self._objects = objects
+        self._marks = marks
         self._limits = objects.client.limits
         self._ops = FileOps()
         self._verified: dict[str, str] = {}
@@ -54,6 +56,7 @@ class S3Blobs:
         """Store bytes that are in memory."""
         info = BlobInfo(digest=sha256_hex(data), size_bytes=len(data))
         path = _path(info.digest)
+        self._marks.claim(MarkedKind.BLOB, info.digest)
         if len(data) >= self._limits.look_first_bytes:
             head = self._objects.head(path)
             if head is not None and self._is_sound(info, head):
@@ -80,6 +83,7 @@ class S3Blobs:
         source.require_unchanged()
         info, parts = BlobInfo(digest=digest, size_bytes=size_bytes), hasher.finish()
         composite = composite_sha256(parts)
+        self._marks.claim(MarkedKind.BLOB, digest)
 
         def is_stored() -> bool:
             head = self._objects.head(_path(digest))
@@ -116,6 +120,11 @@ class S3Blobs:
                 return False
             return True
         return told
+
+    def delete(self, digest: str) -> None:
+        """Remove a blob; nothing happens where there is none."""
+        self._objects.delete_surely(_path(digest))
+        self._verified.pop(digest, None)
 
     # -- reading -------------------------------------------------------------------------------------------
     def has_blob(self, digest: str) -> bool:

@@ -171,7 +171,7 @@ class S3Channels:
         """
         check_channel(model, channel)
         with ExitStack() as stack:
-            folder = _lock_folder()
+            folder = lock_folder()
             if folder is not None:
                 name = sha256_hex(f"{self._objects.where(_FOLDER)} {model}@{channel}".encode())
                 path = folder / f"{name[:32]}.lock"
@@ -285,7 +285,7 @@ def _is_generation(name: str) -> bool:
     return len(name) == 17 and name.endswith(".json") and name[:12].isascii() and name[:12].isdigit()
 
 
-def _lock_folder() -> Path | None:
+def lock_folder() -> Path | None:
     """Return a folder of this user for locks, or None where there is none that nobody else can write to."""
     folder = Path(tempfile.gettempdir()) / f"modelreg-locks-{os.geteuid()}"
     with suppress(OSError):

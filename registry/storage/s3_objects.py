@@ -28,6 +28,7 @@ class Part:
     data: bytes
     total_bytes: int
     etag: str
+    written_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,12 @@ class S3Objects:
         finally:
             body.close()
         total = str(answer.get("ContentRange", "")).rpartition("/")[2]
-        return Part(data=data, total_bytes=int(total) if total.isdigit() else len(data), etag=answer.get("ETag", ""))
+        return Part(
+            data=data,
+            total_bytes=int(total) if total.isdigit() else len(data),
+            etag=answer.get("ETag", ""),
+            written_at=answer.get("LastModified"),
+        )
 
     def head(self, path: str) -> Head | None:
         """Return what the server says of an object, or None if it is not there."""
@@ -177,6 +183,15 @@ class S3Objects:
         with suppress(S3Failure):
             self.client.send("delete_object", path)
 
+    def delete_surely(self, path: str) -> None:
+        """
+        Remove an object, asked again until it is answered; nothing happens where there is none.
+
+        Raises:
+            StorageError: It was refused, or never answered: it may be gone, or go yet.
+        """
+        self._told(lambda: self._answered(lambda: self.client.send("delete_object", path)))
+
     # -- listing -------------------------------------------------------------------------------------------
     def list_files(self, folder: str) -> Iterator[tuple[str, int]]:
         """Yield (name, size in bytes) of everything below `folder/`, names relative to it."""
@@ -184,6 +199,13 @@ class S3Objects:
         for page in self._pages(f"{folder}/"):
             for entry in page.get("Contents", ()):
                 yield entry["Key"][cut:], entry["Size"]
+
+    def list_dated(self, folder: str) -> Iterator[tuple[str, datetime]]:
+        """Yield (name, when it was written) of everything below `folder/`, names relative to it."""
+        cut = len(self.client.location.key(f"{folder}/"))
+        for page in self._pages(f"{folder}/"):
+            for entry in page.get("Contents", ()):
+                yield entry["Key"][cut:], entry["LastModified"]
 
     def list_folders(self, folder: str) -> Iterator[str]:
         """Yield the names of the folders in `folder/`."""

@@ -9,6 +9,7 @@ from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import IntegrityError, NotFoundError, StorageError
 from modelreg.registry.storage.interface import Progress
+from modelreg.registry.storage.marks import MarkedKind, Marks
 from modelreg.registry.storage.rules import MANIFEST_NAME, check_digest, check_release, manifest_files
 from modelreg.registry.storage.s3_blobs import S3Blobs
 from modelreg.registry.storage.s3_objects import S3Objects
@@ -20,16 +21,19 @@ _FOLDER = "releases"
 class S3Releases:
     """Releases among the objects of a store."""
 
-    def __init__(self, objects: S3Objects, blobs: S3Blobs) -> None:
+    def __init__(self, objects: S3Objects, blobs: S3Blobs, marks: Marks) -> None:
         self._objects = objects
+        self._marks = marks
         self._blobs = blobs
 
     def publish(self, manifest: bytes, files: Sequence[StoredFile]) -> str:
         """Keep a manifest whose blobs are all there and whole; one that is damaged is put right."""
         check_release(manifest, files)
-        for file in files:
-            self._blobs.require_sound(file.digest, size_bytes=file.size_bytes, what=f"release file {file.path!r}")
         digest = sha256_hex(manifest)
+        self._marks.claim(MarkedKind.RELEASE, digest)
+        for file in files:
+            self._marks.claim(MarkedKind.BLOB, file.digest)
+            self._blobs.require_sound(file.digest, size_bytes=file.size_bytes, what=f"release file {file.path!r}")
         path = _path(digest)
         if self._objects.create_surely(path, manifest) is Written.YES:
             return digest

@@ -25,6 +25,7 @@ from modelreg.builders.cells import CellRequest, build_cell, plan_cells
 from modelreg.builders.recipe import variant_recipe_digest
 from modelreg.builders.reusing import renew_damaged
 from modelreg.registry import engines
+from modelreg.registry.clock import utc_now
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import (
     BuildError,
@@ -36,7 +37,9 @@ from modelreg.registry.errors import (
     UsageError,
     WorkerError,
 )
+from modelreg.registry.garbage.database_facts import forget_blobs
 from modelreg.registry.records import EngineRecord, VersionRecord
+from modelreg.registry.storage.marks import Mark, MarkedKind, MarkState, parse_mark
 from modelreg.registry.words import Backend, EngineStatus, Precision
 from modelreg.runtime.runner import WorkerRunner
 from modelreg_testing.control_flow import branching_net, looping_net
@@ -163,6 +166,40 @@ def test_an_older_recipe_is_reused_as_it_is_and_hides_no_other(workshop: Worksho
     assert again.engine == one
     with workshop.database.read() as connection:
         assert engines.current_engines(connection, version_id=version.id) == [one, two]
+
+
+def test_an_engine_whose_plan_was_swept_is_planned_as_a_build_and_built(
+    workshop: Workshop, version: VersionRecord
+) -> None:
+    engine = workshop.build(version, Precision.FP32).engine
+    workshop.storage.delete_blob(engine.plan_digest)
+    with workshop.database.write() as connection:
+        forget_blobs(connection, [engine.plan_digest])
+    (swept,) = workshop.engines(version)
+    assert swept == replace(engine, is_swept=True)
+    (plan,) = plan_cells([workshop.request(version, Precision.FP32)], database=workshop.database)
+    assert plan.action == "build"
+    again = workshop.build(version, Precision.FP32)
+    assert not again.reused
+    assert not again.engine.is_swept
+
+
+def test_an_engine_that_is_reused_is_taken_back_from_a_collector(workshop: Workshop, version: VersionRecord) -> None:
+    engine = workshop.build(version, Precision.FP32).engine
+    mark = Mark(
+        kind=MarkedKind.BLOB,
+        digest=engine.plan_digest,
+        state=MarkState.MARKED,
+        at=utc_now(),
+        reason="",
+        size_bytes=1,
+        actor="gc",
+    )
+    assert workshop.storage.write_note(mark.name, mark.to_bytes(), replaces=None)
+    assert workshop.build(version, Precision.FP32).reused
+    note = workshop.storage.read_note(mark.name)
+    assert note is not None
+    assert parse_mark(note).state is MarkState.KEPT
 
 
 def test_an_engine_whose_plan_is_gone_is_built_again(workshop: Workshop, version: VersionRecord) -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from modelreg.registry.clock import utc_now
@@ -286,3 +288,13 @@ def test_a_long_error_of_a_build_is_cut_where_it_is_one_reason_of_many() -> None
     assert reason.startswith("build failed: Myelin xxx")
     assert reason.endswith("…")
     assert len(reason) == len("build failed: ") + 120
+
+
+def test_an_engine_whose_plan_was_swept_is_not_activated_even_over_its_gates() -> None:
+    swept = replace(make_engine(1), is_swept=True)
+    made = plan(standing(swept))
+    assert made.missing == ("cpu has no engine that passes (fp32 its plan was removed by gc)",)
+    with pytest.raises(GateFailedError) as refusal:
+        override_gates(made)
+    assert "modelreg build" in refusal.value.hint()
+    assert "--log" not in refusal.value.hint()  # its build did not fail

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from modelreg.registry.clock import utc_now
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import (
@@ -21,6 +23,7 @@ from modelreg.registry.errors import (
     StorageError,
 )
 from modelreg.registry.storage.interface import BlobInfo, Storage
+from modelreg.registry.storage.marks import Mark, MarkedKind, MarkState, mark_name, parse_mark
 from modelreg_testing.s3_server import LIMITS, S3Server
 from modelreg_testing.storage import chain_of, manifest_of, pointer_after, published, stored_files
 from modelreg_testing.storage_faults import LocalKind, MemoryKind, S3Kind, StorageKind
@@ -546,3 +549,207 @@ def test_nothing_is_left_over_after_work(store: Storage, tmp_path: Path) -> None
     chain_of(store, length=2, release=published(store))
     assert store.count_leftovers() == 0
     assert store.sweep_leftovers() == 0
+
+
+# -- notes -------------------------------------------------------------------------------------------------
+NOTE = "leases/lenet/production/0123.json"
+HOSTILE_NOTES = [
+    "",
+    "leases",
+    "blobs/x",
+    "leases/../x",
+    "/leases/x",
+    "leases//x",
+    "gc/.x",
+    "leases/x\n",
+    "pins/X",
+    "gc/é",
+]
+
+
+def test_a_note_says_what_was_written_and_when_by_the_stores_clock(store: Storage) -> None:
+    before = store.store_time()
+    assert store.write_note(NOTE, b"one", replaces=None)
+    note = store.read_note(NOTE)
+    assert note is not None
+    assert (note.name, note.data) == (NOTE, b"one")
+    assert before - timedelta(seconds=1) <= note.written_at <= store.store_time() + timedelta(seconds=1)
+
+
+def test_a_note_is_written_once_where_none_is_and_then_only_over_the_one_that_was_seen(store: Storage) -> None:
+    assert store.write_note(NOTE, b"one", replaces=None)
+    first = store.read_note(NOTE)
+    assert not store.write_note(NOTE, b"two", replaces=None)
+    assert store.write_note(NOTE, b"three", replaces=first)
+    assert not store.write_note(NOTE, b"four", replaces=first)
+    found = store.read_note(NOTE)
+    assert found is not None
+    assert found.data == b"three"
+
+
+def test_a_note_that_is_gone_is_not_replaced(store: Storage) -> None:
+    assert store.write_note(NOTE, b"one", replaces=None)
+    first = store.read_note(NOTE)
+    store.remove_note(NOTE)
+    assert store.read_note(NOTE) is None
+    assert not store.write_note(NOTE, b"two", replaces=first)
+    store.remove_note(NOTE)
+    assert store.read_note(NOTE) is None
+
+
+def test_notes_below_a_folder_are_listed_and_no_others(store: Storage) -> None:
+    names = {NOTE, "leases/lenet/staging/0123.json", "leases/lenet2/production/4567.json", "pins/lenet/1.json"}
+    for name in names:
+        assert store.write_note(name, name.encode(), replaces=None)
+    assert {note.name for note in store.list_notes("leases")} == names - {"pins/lenet/1.json"}
+    assert {note.name for note in store.list_notes("leases/lenet")} == {NOTE, "leases/lenet/staging/0123.json"}
+    assert list(store.list_notes("gc")) == []
+
+
+def test_of_many_who_replace_a_note_at_once_one_wins_each_time(store: Storage) -> None:
+    assert store.write_note(NOTE, b"start", replaces=None)
+    wins: list[str] = []
+
+    def race(who: int) -> None:
+        for turn in range(5):
+            seen = store.read_note(NOTE)
+            assert seen is not None
+            if store.write_note(NOTE, f"{who} {turn} after {seen.data.decode()}".encode(), replaces=seen):
+                wins.append(f"{who} {turn}")
+
+    threads = [threading.Thread(target=race, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    last = store.read_note(NOTE)
+    assert last is not None
+    chain = last.data.decode().split(" after ")
+    assert sorted(chain[:-1]) == sorted(wins)
+    assert len(wins) >= 5
+
+
+@pytest.mark.parametrize("name", HOSTILE_NOTES)
+def test_what_is_no_name_of_a_note_never_becomes_a_path(store: Storage, name: str) -> None:
+    with pytest.raises(InvalidReferenceError):
+        store.read_note(name)
+    with pytest.raises(InvalidReferenceError):
+        store.write_note(name, b"x", replaces=None)
+    with pytest.raises(InvalidReferenceError):
+        store.remove_note(name)
+
+
+# -- collection --------------------------------------------------------------------------------------------
+def set_mark(store: Storage, kind: MarkedKind, digest: str, state: MarkState) -> None:
+    mark = Mark(kind=kind, digest=digest, state=state, at=utc_now(), reason="test", size_bytes=1, actor="ada")
+    assert store.write_note(mark.name, mark.to_bytes(), replaces=store.read_note(mark.name))
+
+
+def state_of(store: Storage, kind: MarkedKind, digest: str) -> MarkState | None:
+    note = store.read_note(mark_name(kind, digest))
+    return None if note is None else parse_mark(note).state
+
+
+def test_storing_a_marked_blob_again_takes_it_back_from_the_collector(store: Storage, tmp_path: Path) -> None:
+    for data in (b"small", LARGE):
+        digest = store.put_bytes(data).digest
+        set_mark(store, MarkedKind.BLOB, digest, MarkState.MARKED)
+        assert store.put_file(source_file(tmp_path, data)).digest == digest
+        assert state_of(store, MarkedKind.BLOB, digest) is MarkState.KEPT
+        assert store.read_blob(digest) == data
+
+
+def test_asking_to_keep_a_blob_takes_it_back_and_says_whether_it_is_there(store: Storage) -> None:
+    digest = store.put_bytes(b"x").digest
+    set_mark(store, MarkedKind.BLOB, digest, MarkState.MARKED)
+    assert store.keep_blob(digest)
+    assert state_of(store, MarkedKind.BLOB, digest) is MarkState.KEPT
+    store.delete_blob(digest)
+    assert not store.keep_blob(digest)
+
+
+def test_publishing_takes_a_release_and_its_blobs_back(store: Storage) -> None:
+    release = published(store, note="1")
+    (blob,) = store.iterate_blobs()
+    for kind, digest in ((MarkedKind.RELEASE, release), (MarkedKind.BLOB, blob.digest)):
+        set_mark(store, kind, digest, MarkState.MARKED)
+    published(store, note="1")
+    assert state_of(store, MarkedKind.RELEASE, release) is MarkState.KEPT
+    assert state_of(store, MarkedKind.BLOB, blob.digest) is MarkState.KEPT
+
+
+def test_keeping_a_release_keeps_its_blobs_too(store: Storage) -> None:
+    release = published(store, note="1")
+    (blob,) = store.iterate_blobs()
+    for kind, digest in ((MarkedKind.RELEASE, release), (MarkedKind.BLOB, blob.digest)):
+        set_mark(store, kind, digest, MarkState.MARKED)
+    store.keep_release(release)
+    assert state_of(store, MarkedKind.RELEASE, release) is MarkState.KEPT
+    assert state_of(store, MarkedKind.BLOB, blob.digest) is MarkState.KEPT
+
+
+@pytest.mark.parametrize("state", [MarkState.SWEEPING, MarkState.SWEPT])
+def test_a_release_that_was_swept_cannot_be_kept_and_says_by_whom(store: Storage, state: MarkState) -> None:
+    release = published(store, note="1")
+    assert store.find_swept(release) is None
+    set_mark(store, MarkedKind.RELEASE, release, state)
+    with pytest.raises(NotFoundError, match="removed by `modelreg gc` of ada"):
+        store.keep_release(release)
+    mark = store.find_swept(release)
+    assert mark is not None
+    assert mark.state is state
+
+
+def test_a_swept_release_can_be_published_again_whole(store: Storage) -> None:
+    release = published(store, note="1")
+    set_mark(store, MarkedKind.RELEASE, release, MarkState.SWEPT)
+    size_bytes = store.measure_release(release)
+    store.delete_release(release)
+    assert store.measure_release(release) == 0
+    assert store.read_manifest(release)
+    assert published(store, note="1") == release
+    assert store.verify_release(release)
+    assert store.measure_release(release) == size_bytes
+    assert store.find_swept(release) is None
+
+
+def test_what_is_being_swept_is_waited_for_and_then_stored_anew(store: Storage) -> None:
+    digest = store.put_bytes(b"wanted again").digest
+    with store.collecting(timeout_s=5):
+        set_mark(store, MarkedKind.BLOB, digest, MarkState.SWEEPING)
+        writer = threading.Thread(target=store.put_bytes, args=(b"wanted again",))
+        writer.start()
+        writer.join(0.3)
+        assert writer.is_alive()
+        store.delete_blob(digest)
+        store.remove_note(mark_name(MarkedKind.BLOB, digest))
+        writer.join()
+    assert store.read_blob(digest) == b"wanted again"
+    assert state_of(store, MarkedKind.BLOB, digest) is None
+
+
+def test_a_mark_that_is_none_says_so_and_nothing_is_stored_over_it(store: Storage) -> None:
+    digest = sha256_hex(b"x")
+    assert store.write_note(mark_name(MarkedKind.BLOB, digest), b"{}", replaces=None)
+    with pytest.raises(IntegrityError, match="is no mark"):
+        store.put_bytes(b"x")
+
+
+def test_removing_what_is_not_there_is_no_error(store: Storage) -> None:
+    store.delete_blob(ABSENT)
+    store.delete_release(ABSENT)
+    assert store.measure_release(ABSENT) == 0
+
+
+def test_what_a_collector_removes_is_no_digest_never_becomes_a_path(store: Storage) -> None:
+    for digest in HOSTILE_DIGESTS:
+        for use in (store.delete_blob, store.delete_release, store.measure_release, store.keep_blob):
+            with pytest.raises(IntegrityError):
+                use(digest)
+
+
+def test_there_is_one_collector_at_a_time_on_a_host(store: Storage) -> None:
+    with store.collecting(timeout_s=5), pytest.raises(BusyError), store.collecting(timeout_s=0.05):
+        pass
+    with store.collecting(timeout_s=0.05):
+        pass

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +18,8 @@ from modelreg.registry.digests import canonical_json, sha256_hex
 from modelreg.registry.errors import BusyError, IntegrityError, NotFoundError, SourceError, StorageError
 from modelreg.registry.pointers import Pointer, next_pointer
 from modelreg.registry.storage.interface import BlobInfo, News, Progress, Storage, no_progress
+from modelreg.registry.storage.marks import Mark, MarkedKind, Marks
+from modelreg.registry.storage.notes import MayTake, Note, NoteInfo, check_note_folder, check_note_name
 from modelreg.registry.storage.rules import (
     MANIFEST_NAME,
     check_channel,
@@ -50,7 +53,11 @@ class MemoryStorage:
         self.blobs: dict[str, bytes] = {}
         self.releases: dict[str, dict[str, bytes]] = {}
         self.channels: dict[tuple[str, str], _Channel] = {}
+        self.notes: dict[str, tuple[bytes, datetime]] = {}
         self._making = threading.Lock()
+        self._noting = threading.Lock()
+        self._collecting = threading.Lock()
+        self._marks = Marks(self, is_left=self._is_left)
 
     @property
     def url(self) -> str:
@@ -69,6 +76,7 @@ class MemoryStorage:
 
     def put_bytes(self, data: bytes) -> BlobInfo:
         digest = sha256_hex(data)
+        self._marks.claim(MarkedKind.BLOB, digest)
         self.blobs[digest] = bytes(data)
         return BlobInfo(digest=digest, size_bytes=len(data))
 
@@ -115,12 +123,15 @@ class MemoryStorage:
     # -- releases ------------------------------------------------------------------------------------------
     def publish_release(self, manifest: bytes, files: Sequence[StoredFile]) -> str:
         check_release(manifest, files)
+        for file in files:
+            self._marks.claim(MarkedKind.BLOB, file.digest)
         content = {MANIFEST_NAME: bytes(manifest)}
         for file in files:
             content[file.path] = self.read_blob(file.digest)
             if len(content[file.path]) != file.size_bytes:
                 raise IntegrityError(f"release file {file.path!r} has another size than stated")
         digest = sha256_hex(manifest)
+        self._marks.claim(MarkedKind.RELEASE, digest)
         self.releases[digest] = content
         return digest
 
@@ -150,6 +161,70 @@ class MemoryStorage:
 
     def iterate_releases(self) -> Iterator[str]:
         yield from list(self.releases)
+
+    # -- notes ---------------------------------------------------------------------------------------------
+    def store_time(self) -> datetime:
+        return utc_now()
+
+    def list_notes(self, folder: str) -> Iterator[NoteInfo]:
+        check_note_folder(folder)
+        for name, (_, written_at) in list(self.notes.items()):
+            if name.startswith(f"{folder}/"):
+                yield NoteInfo(name=name, written_at=written_at)
+
+    def read_note(self, name: str) -> Note | None:
+        if (found := self.notes.get(check_note_name(name))) is None:
+            return None
+        return Note(name=name, data=found[0], mark=sha256_hex(found[0]), written_at=found[1])
+
+    def write_note(self, name: str, data: bytes, *, replaces: Note | None) -> bool:
+        with self._noting:
+            found = self.read_note(name)
+            if (found and found.mark) != (replaces and replaces.mark):
+                return False
+            self.notes[name] = (bytes(data), self.store_time())
+            return True
+
+    def remove_note(self, name: str) -> None:
+        with self._noting:
+            self.notes.pop(check_note_name(name), None)
+
+    # -- collection ----------------------------------------------------------------------------------------
+    def keep_blob(self, digest: str) -> bool:
+        self._marks.claim(MarkedKind.BLOB, digest)
+        return self.has_blob(digest)
+
+    def keep_release(self, release: str) -> None:
+        self._marks.claim_release(release)
+        for file in manifest_files(self.read_manifest(release), where=release):
+            self._marks.claim(MarkedKind.BLOB, file.digest)
+
+    def find_swept(self, release: str) -> Mark | None:
+        return self._marks.find_swept(release)
+
+    @contextmanager
+    def collecting(self, *, timeout_s: float) -> Iterator[MayTake]:
+        if not self._collecting.acquire(timeout=timeout_s):
+            raise BusyError(f"the collection of the store stayed locked for {timeout_s:g} s")
+        try:
+            yield lambda _note: True
+        finally:
+            self._collecting.release()
+
+    def _is_left(self, _note: Note) -> bool:
+        return not self._collecting.locked()
+
+    def delete_blob(self, digest: str) -> None:
+        self.blobs.pop(check_digest(digest), None)
+
+    def delete_release(self, release: str) -> None:
+        files = self.releases.get(check_digest(release), {})
+        for path in [path for path in files if path != MANIFEST_NAME]:
+            del files[path]
+
+    def measure_release(self, release: str) -> int:
+        files = self.releases.get(check_digest(release), {})
+        return sum(len(data) for path, data in files.items() if path != MANIFEST_NAME)
 
     # -- pointers ------------------------------------------------------------------------------------------
     def _channel(self, model: str, channel: str) -> _Channel:
