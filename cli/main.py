@@ -45,7 +45,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "verify": "Re-hash what the registry holds.",
         "doctor": "Check that database, store and pointers agree.",
         "toolchain": "Add, list or remove what engines are built with.",
-        "policy": "Show the gates that a precision must pass.",
+        "policy": "Show, compare, check or accept policies.",
         "store": "Check what a store's server can be trusted with.",
         "db": "Upgrade the database, or tell its revision.",
     },

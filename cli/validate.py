@@ -15,6 +15,7 @@ from modelreg.cli.options import (
     list_option,
     make_command,
     message_option,
+    read_channel_name,
     read_precisions,
     read_reference,
     read_words,
@@ -49,6 +50,12 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="A TOML file that changes the policy; loosening it needs --message.",
 )
+@click.option(
+    "--channel",
+    type=read_channel_name,
+    metavar="CHANNEL",
+    help="By this channel's policies (default: of NAME@CHANNEL).",
+)
 @message_option
 @dry_run_option
 @click.pass_obj
@@ -60,6 +67,7 @@ def command(
     precisions: tuple[Precision, ...],
     targets: tuple[str, ...],
     policy: Path | None,
+    channel: str | None,
     message: str,
     dry_run: bool,
 ) -> int:
@@ -70,12 +78,20 @@ def command(
     """
     registry = invocation.open_registry()
     registry.open()
-    work = plan_work(registry, reference, engine_id=engine_id, precisions=precisions, targets=targets, policy=policy)
+    work = plan_work(
+        registry,
+        reference,
+        engine_id=engine_id,
+        precisions=precisions,
+        targets=targets,
+        policy=policy,
+        channel=channel or reference.channel,
+    )
     loosened = [line for lines in work.loosened.values() for line in lines]
     if loosened and not message.strip():
         raise UsageError(
             f"the policy is loosened ({'; '.join(loosened)}), and that needs --message",
-            hint="Say why; it becomes an event.",
+            hint="Say why; it becomes an event. `modelreg policy accept` says it once for a policy of the registry.",
         )
     if dry_run:
         _preview(invocation, work)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from modelreg.config.channel_demands import KEYS, ChannelDemands, read_demands
 from modelreg.config.toml import Table, as_finite, read_toml, require_keys
 from modelreg.registry.errors import ConfigError, HomeNotFoundError, StorageError, UsageError
 from modelreg.registry.references import check_name
@@ -19,14 +20,16 @@ _CONFIG_NAME = "config.toml"
 _CONFIG_HEADER = "# Settings of this registry. Every section is here, commented out, with its defaults."
 _CHANNEL_EXAMPLE = """\
 [channels.production]          # one table for each channel; none by default
-targets = ["cpu"]              # promote refuses unless each of them has an engine that passes"""
+targets = ["cpu"]              # promote refuses unless each of them has an engine that passes
+max_verdict_age = "1d"         # and that was validated within this time: 90m, 12h, 1d, 2w
+verdicts_from = "same-target"  # on a host with the engine's target; or same-gpu, anywhere"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a registry is set to. `preference` maps a target (or `default`) to precisions, most wanted first;
-    `channels` maps a channel to the targets it requires, `allowed_plugins` holds digests, `serve_python` names the
-    interpreters that load plans on this host."""
+    `channels` maps a channel to the targets it requires, `demands` to what it asks of verdicts, `allowed_plugins` holds
+    digests, `serve_python` names the interpreters that load plans on this host."""
 
     store_url: str
     database_url: str
@@ -36,6 +39,7 @@ class Settings:
     channels: Mapping[str, tuple[str, ...]]
     serve_python: tuple[str, ...] = ()
     allowed_plugins: tuple[str, ...] = ()
+    demands: Mapping[str, ChannelDemands] = field(default_factory=dict)
 
     def preference_for(self, target: str) -> tuple[Precision, ...]:
         """Return the precisions wanted on `target`, most wanted first."""
@@ -44,6 +48,10 @@ class Settings:
     def channel_targets(self, channel: str) -> tuple[str, ...]:
         """Return the targets that `channel` requires, empty where nothing is set."""
         return self.channels.get(channel, ())
+
+    def channel_demands(self, channel: str) -> ChannelDemands:
+        """Return what `channel` asks of verdicts beside the limits, nothing where nothing is set."""
+        return self.demands.get(channel, ChannelDemands())
 
 
 @dataclass(frozen=True)
@@ -187,13 +195,18 @@ def load_settings(path: Path | None) -> Settings:
     promote = _section(table, "promote", {"preference"}, where)
     serve = _section(table, "serve", {"python"}, where)
     plugins = _section(table, "plugins", {"allowed"}, where)
+    channels = _channels(table.get("channels", {}), f"{where}: channels")
     return Settings(
         store_url=_text(store["url"], f"{where}: store.url"),
         database_url=_text(database["url"], f"{where}: database.url"),
         lock_timeout_s=_seconds(limits["lock_timeout_s"], f"{where}: limits.lock_timeout_s"),
         build_timeout_s=_seconds(limits["build_timeout_s"], f"{where}: limits.build_timeout_s"),
         preference=_preferences(promote["preference"], f"{where}: promote.preference"),
-        channels=_channels(table.get("channels", {}), f"{where}: channels"),
+        channels={
+            name: _names(body.get("targets", []), f"{where}: channels.{name}.targets")
+            for name, body in channels.items()
+        },
+        demands={name: read_demands(body, where=f"{where}: channels.{name}") for name, body in channels.items()},
         serve_python=_names(serve["python"], f"{where}: serve.python"),
         allowed_plugins=_names(plugins["allowed"], f"{where}: plugins.allowed"),
     )
@@ -247,17 +260,15 @@ def _precisions(names: object, where: str) -> tuple[Precision, ...]:
         ) from None
 
 
-def _channels(value: object, where: str) -> dict[str, tuple[str, ...]]:
+def _channels(value: object, where: str) -> dict[str, Table]:
     if not isinstance(value, dict):
         raise ConfigError(f"{where} must hold one table per channel")
-    channels: dict[str, tuple[str, ...]] = {}
     for channel, body in value.items():
         check_name(channel, what="channel")
         if not isinstance(body, dict):
             raise ConfigError(f"{where}.{channel} must be a table")
-        require_keys(body, {"targets"}, where=f"{where}.{channel}")
-        channels[channel] = _names(body.get("targets", []), f"{where}.{channel}.targets")
-    return channels
+        require_keys(body, {"targets", *KEYS}, where=f"{where}.{channel}")
+    return value
 
 
 def _names(value: object, where: str) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ MUTATING = (
     "doctor",
     "db upgrade",
     "toolchain add",
+    "policy accept",
     "toolchain remove",
 )
 
