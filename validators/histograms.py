@@ -1,8 +1,8 @@
 """How errors are distributed: a count for each power of two, in memory that does not grow with the number of values.
 
-The bin of a float is its exponent, which its bits hold: no logarithm is computed. All errors count up to half a million;
-of more, every eighth block is looked at, and in it one error in 37 (a prime, so that no axis of an output is met at the
-same place again and again): a look at all would cost as much as all metrics together.
+The bin of a float is its exponent, which its bits hold: no logarithm is computed. All errors count up to half a
+million; of more, every eighth block is looked at, and in it one error in 37 (a prime, so that no axis of an output is
+met at the same place again and again): a look at all would cost as much as all metrics together.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ErrorHistogram:
 
     def to_json(self) -> Json:
         """
-        Return the counts as JSON: `zeros` (below 2^-126), `not_finite`, and one bin for each exponent between the lowest
-        and the highest that occurred. `sampled` says that only a part of the errors was looked at.
+        Return the counts as JSON: `zeros` (below 2^-126), `not_finite`, and one bin for each exponent from the lowest to
+        the highest that occurred. `sampled` says that only a part of the errors was looked at.
         """
         exponents = self._counts[1:-1]
         present = np.flatnonzero(exponents)

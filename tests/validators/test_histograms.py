@@ -44,7 +44,7 @@ def test_of_many_errors_a_part_says_nearly_the_same() -> None:
     for offset, number in enumerate(found["counts"]):
         exact = int(whole[found["first_exponent"] + offset + 1 + 200])
         if exact > len(errors) // 100:
-            assert number / sum(found["counts"]) == pytest.approx(exact / len(errors), rel=0.05)
+            assert number / sum(found["counts"]) == pytest.approx(exact / len(errors), abs=0.005)
 
 
 def test_metrics_carry_the_histogram_of_all_their_blocks() -> None:
