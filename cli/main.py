@@ -39,6 +39,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "show": "Show a version, or what a model's channels serve.",
         "history": "Show who made what active, when and why.",
         "diff": "Compare two versions or two releases.",
+        "report": "Write reports from stored verdicts.",
         "which": "Show the engine that this host would load.",
     },
     "Maintain": {

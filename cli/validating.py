@@ -40,10 +40,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Which engines got a verdict, and which none and why."""
+    """Which engines got a verdict, and which none and why; `reports` by validation."""
 
     judged: list[tuple[EngineRecord, ValidationRecord]]
     skipped: list[tuple[EngineRecord, str]]
+    reports: dict[int, Json]
 
 
 def plan_work(
@@ -138,6 +139,7 @@ def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message:
     from modelreg.registry.tensor_sets import open_tensor_set
 
     judged: list[tuple[EngineRecord, ValidationRecord]] = []
+    reports: dict[int, Json] = {}
     skipped = [*work.skipped]
     with tempfile.TemporaryDirectory(prefix="modelreg-validate-") as folder:
         path = Path(folder) / "golden.safetensors"
@@ -152,8 +154,10 @@ def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message:
             except WorkerStartError as error:
                 skipped.append((engine, str(error)))
                 continue
-            judged.append((engine, _record(registry, work, engine, outcome, message=message)))
-    return Done(judged=judged, skipped=skipped)
+            validation = _record(registry, work, engine, outcome, message=message)
+            judged.append((engine, validation))
+            reports[validation.id] = outcome.report
+    return Done(judged=judged, skipped=skipped, reports=reports)
 
 
 def _run(

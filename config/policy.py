@@ -122,7 +122,7 @@ class Policy:
     precision: Precision
     rules: tuple[Rule, ...]
     origins: tuple[str, ...] = field(default=(), compare=False)
-    sources: Mapping[tuple[Metric, Scope], str] = field(default_factory=dict, compare=False)
+    sources: Mapping[tuple[str, Scope], str] = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:

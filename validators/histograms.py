@@ -51,8 +51,8 @@ class ErrorHistogram:
 
     def to_json(self) -> Json:
         """
-        Return the counts as JSON: `zeros` (below 2^-126), `not_finite`, and one bin for each exponent from the lowest to
-        the highest that occurred. `sampled` says that only a part of the errors was looked at.
+        Return the counts as JSON: `zeros` (below 2^-126), `not_finite`, and one bin for each exponent that occurred and
+        all between them. `sampled` says that only a part of the errors was looked at.
         """
         exponents = self._counts[1:-1]
         present = np.flatnonzero(exponents)
