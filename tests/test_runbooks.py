@@ -17,14 +17,14 @@ import pytest
 
 from modelreg.registry.storage.local import LocalStorage
 from modelreg_testing.checkout import ROOT
-from modelreg_testing.cli import Shop, run_cli
+from modelreg_testing.cli import run_cli
+from modelreg_testing.released_lenet import LENET, copy_of_released_lenet
 from modelreg_testing.storage_faults import counting_ops, in_child, killing_ops
 from modelreg_testing.toolchains import needs_rtx
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
 PAGES = sorted(path.stem for path in RUNBOOKS.glob("*.md") if path.stem != "README")
 SECTIONS = ["Symptom", "Check", "Command", "Verify", "Undo"]
-LENET = ROOT / "examples" / "lenet"
 STRICT = '[[rules]]\nmetric = "sqnr_db"\nlimit = 90\n'
 
 pytestmark = pytest.mark.slow
@@ -78,29 +78,14 @@ def run_step(command: str, scene: Scene) -> tuple[int, str]:
 
 
 # -- scenes ----------------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    """Two versions of LeNet in FP32 and INT8, validated; version 2 is the second generation of production."""
-    shop = Shop(tmp_path_factory.mktemp("runbooks"))
-    for number in (1, 2):
-        golden = LENET / f"golden-v{number}.npz"
-        words = ("--precision", "fp32,int8", "--calibration", LENET / "calibration.npz")
-        assert shop.cli("register", "lenet", LENET / f"lenet-v{number}.onnx", "--golden", golden).code == 0
-        assert shop.cli("build", f"lenet:{number}", *words).code == 0
-        assert shop.cli("validate", f"lenet:{number}").code == 0
-        assert shop.cli("promote", f"lenet:{number}", "--to", "production").code == 0
-    return shop
-
-
 @pytest.fixture
-def home(released: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it as .modelreg in the present folder, with the calibration set beside it."""
+def home(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two versions, FP32 and INT8, as .modelreg in the present folder, with the calibration set beside it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODELREG_ACTOR", "ada@lab")
     monkeypatch.delenv("MODELREG_HOME", raising=False)
-    shutil.copytree(released.path, tmp_path / ".modelreg", symlinks=True)
     shutil.copy(LENET / "calibration.npz", tmp_path)
-    return tmp_path / ".modelreg"
+    return copy_of_released_lenet(tmp_path_factory, tmp_path / ".modelreg")
 
 
 def with_stricter_policy(home: Path) -> None:
@@ -167,7 +152,8 @@ def play(page: str, scene: Scene) -> None:
     for step in read_steps(page):
         if step.section != reached:
             reached = step.section
-            scene.before.get(reached, lambda: None)()
+            if reached in scene.before:
+                scene.before[reached]()
         code, printed = run_step(step.command, scene)
         assert code == step.exit_code, f"{page}: {step.command}\n{printed}"
         for words in step.prints:
@@ -179,7 +165,8 @@ def play(page: str, scene: Scene) -> None:
     [pytest.param(page, marks=needs_rtx) if page in NEEDS_RTX else page for page in PAGES if page != NEEDS_S3],
 )
 def test_the_commands_of_a_runbook_do_what_it_says(page: str, home: Path) -> None:
-    TROUBLES.get(page, lambda _home: None)(home)
+    if page in TROUBLES:
+        TROUBLES[page](home)
     play(page, Scene(home=home, paths={"/opt/trt-next": sys.executable}))
 
 

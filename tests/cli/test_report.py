@@ -12,11 +12,10 @@ import pytest
 from modelreg.registry.references import ModelReference
 from modelreg.registry.versions import get_version
 from modelreg.registry.words import Json, Precision
-from modelreg_testing.checkout import ROOT
 from modelreg_testing.cli import CliResult, Shop
+from modelreg_testing.released_lenet import copy_of_released_lenet
 from modelreg_testing.reports import report_validator, sarif_validator
 
-LENET = ROOT / "examples" / "lenet"
 KINDS = ("report-json", "junit", "sarif", "html", "markdown")
 
 pytestmark = pytest.mark.slow
@@ -24,17 +23,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def validated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shop, Path, CliResult]:
-    """Two versions of LeNet in FP32 and FP16, the second one validated with every kind of report."""
+    """Two versions of LeNet; the second one also in FP16, and validated again with every kind of report."""
     folder = tmp_path_factory.mktemp("report")
-    shop, out = Shop(folder), folder / "out"
+    copy_of_released_lenet(tmp_path_factory, folder / "home")
+    shop, out = Shop.at(folder / "home"), folder / "out"
     out.mkdir()
-    for number in (1, 2):
-        golden = LENET / f"golden-v{number}.npz"
-        assert shop.cli("register", "lenet", LENET / f"lenet-v{number}.onnx", "--golden", golden).code == 0
-        assert shop.cli("build", f"lenet:{number}", "--precision", "fp32,fp16").code == 0
-    assert shop.cli("validate", "lenet:1").code == 0
+    assert shop.cli("build", "lenet:2", "--precision", "fp16").code == 0
     files = [word for kind in KINDS for word in (f"--{kind}", out / kind)]
-    return shop, out, shop.cli("validate", "lenet:2", *files)
+    return shop, out, shop.cli("validate", "lenet:2", "--precision", "fp32,fp16", *files)
 
 
 @pytest.fixture
@@ -69,7 +65,8 @@ def test_the_json_of_real_engines_satisfies_the_schema(validated: tuple[Shop, Pa
     assert fp32["passes"][0]["runs"]["runs"] == fp32["golden"]["runs"]
     assert [(each["version"], each["precision"]) for each in document["history"]] == [
         (1, "fp32"),
-        (1, "fp16"),
+        (1, "int8"),
+        (2, "int8"),
         (2, "fp32"),
         (2, "fp16"),
     ]
@@ -92,12 +89,13 @@ def test_report_writes_the_same_from_what_is_stored(
     shop: Shop, validated: tuple[Shop, Path, CliResult], tmp_path: Path
 ) -> None:
     path = tmp_path / "again.json"
-    done = shop.cli("report", "lenet:2", "--report-json", path)
+    words = ("report", "lenet:2", "--precision", "fp32,fp16")
+    done = shop.cli(*words, "--report-json", path)
     assert done.code == 0, done.err
     again = json.loads(path.read_bytes())
     first = json.loads((validated[1] / "report-json").read_bytes())
     assert without_time(again) == without_time(first)
-    assert without_time(shop.cli("report", "lenet:2", "--json").document) == without_time(first)
+    assert without_time(shop.cli(*words, "--json").document) == without_time(first)
     assert "engine 3 (cpu fp32): pass" in done.out
 
 

@@ -10,7 +10,17 @@ from typing import Any
 
 from modelreg.registry.words import Json
 from modelreg.validators.reports import plots
-from modelreg.validators.reports.say import cell_of, clean, count, explain, limit_of, name_of, number, summarise
+from modelreg.validators.reports.say import (
+    as_finite,
+    cell_of,
+    clean,
+    count,
+    explain,
+    limit_of,
+    name_of,
+    number,
+    summarise,
+)
 
 _STYLE = Path(__file__).with_name("page.css")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -118,6 +128,7 @@ def _engine(validation: Json) -> Iterator[str]:
     yield _gates(report["gates"])
     yield from _layers(report, key)
     yield from _errors(report, key)
+    yield from _slices(report["passes"])
     runs = plots.plot_runs(report["passes"], key=f"{key}-runs")
     if runs:
         first = next(each["runs"]["runs"] for each in report["passes"] if each.get("runs"))
@@ -197,6 +208,30 @@ def _say_values(measured: Json, histogram: Json) -> str:
     looked = "a part of " if histogram.get("sampled") else ""
     text = f"{looked}{measured['values']} values, {zeros} without any error"
     return text + (f", {odd} not finite" if odd else "")
+
+
+def _slices(passes: Sequence[Json]) -> Iterator[str]:
+    """Yield a table of every output that was measured slice by slice, the worst slice first."""
+    tables = []
+    for one in passes:
+        for output, slices in (one.get("slices") or {}).items():
+            ordered = sorted(slices, key=lambda each: -(as_finite(each.get("accuracy_drop")) or 0.0))
+            rows = [
+                [
+                    _name(each.get("slice", "")),
+                    number(each.get("samples")),
+                    number(each.get("sqnr_db")),
+                    number(each.get("top1_agreement")),
+                    number(each.get("accuracy_drop")),
+                ]
+                for each in ordered
+            ]
+            name = f"{output} ({one['name']})" if len(passes) > 1 else output
+            headers = ("Slice", "Samples>", "SQNR, dB>", "Top-1 agreement>", "Accuracy lost>")
+            if rows:
+                tables.append(_table(f"{name}: slices of the samples, the worst first", headers, rows, kind="narrow"))
+    if tables:
+        yield "<h3>Slices</h3>" + "".join(tables)
 
 
 def _worst(name: str, worst: Sequence[Json]) -> str:

@@ -22,6 +22,7 @@ from modelreg_testing.reports import (
     layers,
     not_validated,
     past,
+    report_validator,
     stored_report,
 )
 
@@ -142,6 +143,22 @@ def test_a_thousand_layers_are_drawn_and_not_all_labelled() -> None:
     text = rendered(document(stored_report(PASSED, layers=layers(*rows))))
     assert text.count('class="mark born"') == 3
     assert text.count('<rect class="born"') == 10
+
+
+def test_slices_are_listed_the_worst_first() -> None:
+    report = stored_report(PASSED)
+    report["passes"][0]["slices"] = {
+        "logits": [
+            {"slice": "day", "samples": 50, "sqnr_db": 30.0, "accuracy_drop": 0.0, "top1_agreement": 1.0},
+            {"slice": "night", "samples": 14, "sqnr_db": "inf", "accuracy_drop": 0.25, "top1_agreement": 0.75},
+            {"slice": "dusk", "samples": 3, "sqnr_db": None},
+        ]
+    }
+    body = document(report)
+    report_validator().validate(body)
+    text = rendered(body)
+    assert text.index("night") < text.index("day") < text.index("dusk")
+    assert '<td class="right">0.25</td>' in text
 
 
 def test_history_is_drawn_for_gates_measured_in_two_versions() -> None:
