@@ -88,23 +88,34 @@ def read_demands(body: Table, *, where: str) -> ChannelDemands:
     Raises:
         ConfigError: A value is not understood.
     """
-    age, origin = body.get("max_verdict_age"), body.get("verdicts_from", str(VerdictsFrom.ANYWHERE))
-    if age is not None:
-        if not isinstance(age, str):
-            raise ConfigError(f'{where}.max_verdict_age must be a text such as "1d", found {age!r:.40}')
-        try:
-            parse_duration(age)
-        except ValueError:
-            raise ConfigError(
-                f"{where}.max_verdict_age {age!r:.40} is no duration",
-                hint="A whole number and a unit: 90m, 12h, 1d, 2w.",
-            ) from None
+    age, origin = body.get("max_verdict_age"), body.get("verdicts_from", VerdictsFrom.ANYWHERE)
+    return ChannelDemands(
+        max_verdict_age=None if age is None else read_max_verdict_age(age, f"{where}.max_verdict_age"),
+        verdicts_from=read_verdicts_from(origin, f"{where}.verdicts_from"),
+    )
+
+
+def read_max_verdict_age(value: object, where: str) -> str:
+    """Return a duration as it is written; raises ConfigError for what is none."""
+    if not isinstance(value, str):
+        raise ConfigError(f'{where} must be a text such as "1d", found {value!r:.40}')
+    try:
+        parse_duration(value)
+    except ValueError:
+        raise ConfigError(
+            f"{where} {value!r:.40} is no duration", hint="A whole number and a unit: 90m, 12h, 1d, 2w."
+        ) from None
+    return value
+
+
+def read_verdicts_from(value: object, where: str) -> VerdictsFrom:
+    """Return where verdicts must come from; raises ConfigError for a word that is not known."""
     words = [str(word) for word in VerdictsFrom]
-    if origin not in words:
-        close = say_close(origin, words) if isinstance(origin, str) else ""
+    if not isinstance(value, str) or value not in words:
+        close = say_close(value, words) if isinstance(value, str) else ""
         hint = " ".join(part for part in (close, f"Known: {', '.join(words)}.") if part)
-        raise ConfigError(f"{where}.verdicts_from {origin!r:.40} is unknown", hint=hint)
-    return ChannelDemands(max_verdict_age=age, verdicts_from=VerdictsFrom(origin))
+        raise ConfigError(f"{where} {value!r:.40} is unknown", hint=hint)
+    return VerdictsFrom(value)
 
 
 def parse_duration(text: str) -> float:

@@ -160,6 +160,8 @@ def _gates(gates: Sequence[Json]) -> str:
 
 def _layers(report: Json, key: str) -> Iterator[str]:
     layers = report.get("layers")
+    if isinstance(layers, dict) and layers.get("error"):
+        yield f"<h3>Error by layer</h3><p>The layers could not be compared: {_name(layers['error'])}</p>"
     plot = plots.plot_layers(layers, key=f"{key}-layers")
     if not plot:
         return

@@ -133,6 +133,12 @@ def test_a_report_without_layers_has_no_plot_of_them(rows: object) -> None:
     assert "Error by layer" not in rendered(document(stored_report(PASSED, layers=rows)))
 
 
+def test_why_layers_could_not_be_compared_is_said() -> None:
+    body = document(stored_report(PASSED, layers={"error": "the engine cannot be looked into"}))
+    report_validator().validate(body)
+    assert "could not be compared: <bdi>the engine cannot be looked into</bdi>" in rendered(body)
+
+
 def test_layers_may_be_a_list_that_marks_where_the_error_is_born() -> None:
     rows = [{"name": "a", "sqnr_db": 40.0, "born": False}, {"name": "b", "sqnr_db": "nan", "born": True}]
     assert "The error is born in b." in rendered(document(stored_report(PASSED, layers=rows)))
