@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from html import escape
 from pathlib import Path
-from typing import Any
 
 from modelreg.registry.words import Json
 from modelreg.validators.reports import plots
+from modelreg.validators.reports.elements import as_badge, as_digest, as_figure, as_name, as_table, as_text
 from modelreg.validators.reports.say import (
     as_finite,
     cell_of,
@@ -24,7 +23,6 @@ from modelreg.validators.reports.say import (
 
 _STYLE = Path(__file__).with_name("page.css")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_SIGNS = {"pass": "✓", "fail": "✗", "error": "✗", "incomplete": "!", "inconclusive": "?", "skipped": "-"}
 
 
 def render_page(document: Json) -> bytes:
@@ -35,7 +33,7 @@ def render_page(document: Json) -> bytes:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
         '<meta name="color-scheme" content="light dark">',
-        f"<title>{_text(name)}: {_text(document['verdict'])}</title>",
+        f"<title>{as_text(name)}: {as_text(document['verdict'])}</title>",
         f"<style>\n{_STYLE.read_text(encoding='utf-8')}</style></head><body>",
         *_head(document, name),
         "<main>",
@@ -43,40 +41,21 @@ def render_page(document: Json) -> bytes:
         *(part for each in document["validations"] for part in _engine(each)),
         *_history(document),
         "</main>",
-        f"<footer>modelreg {_text(document['tool']['version'])}, {_text(document['created_at'])} · golden set "
-        f"{_digest(document['golden_set'])} · source {_digest(document['source']['sha256'])}</footer>",
+        f"<footer>modelreg {as_text(document['tool']['version'])}, {as_text(document['created_at'])} · golden set "
+        f"{as_digest(document['golden_set'])} · source {as_digest(document['source']['sha256'])}</footer>",
         "</body></html>",
     ]
     return "\n".join(parts).encode() + b"\n"
 
 
-def _text(value: object) -> str:
-    """Return a text that is nothing but text, with its own direction of writing."""
-    return escape(clean(value))
-
-
-def _name(value: object) -> str:
-    return f"<bdi>{_text(value)}</bdi>"
-
-
-def _digest(digest: object) -> str:
-    return f'<code title="{_text(digest)}">{_text(digest)[:12]}</code>' if digest else "none"
-
-
-def _badge(word: object) -> str:
-    sign = _SIGNS.get(str(word), "")
-    kind = str(word) if str(word) in _SIGNS else ""
-    return f'<span class="badge {kind}"><span aria-hidden="true">{sign}</span> {_text(word)}</span>'
-
-
 def _head(document: Json, name: str) -> Iterator[str]:
-    channel = f", channel {_name(document['channel'])}" if document["channel"] else ""
+    channel = f", channel {as_name(document['channel'])}" if document["channel"] else ""
     yield f'<header><p class="kicker">Validation report{channel}</p>'
-    yield f"<h1>{_name(name)} {_badge(document['verdict'])}</h1><p>{_text(summarise(document))}.</p>"
+    yield f"<h1>{as_name(name)} {as_badge(document['verdict'])}</h1><p>{as_text(summarise(document))}.</p>"
     if len(document["validations"]) > 1:
         links = "".join(
             f'<li><a href="#engine-{each["report"]["engine"]["id"]}">engine {each["report"]["engine"]["id"]}: '
-            f"{_name(cell_of(each['report']['engine']))}</a></li>"
+            f"{as_name(cell_of(each['report']['engine']))}</a></li>"
             for each in document["validations"]
         )
         yield f'<nav aria-label="Engines"><ul>{links}</ul></nav>'
@@ -92,38 +71,45 @@ def _overview(document: Json) -> Iterator[str]:
         rows.append(
             [
                 f"engine {engine['id']}",
-                _name(cell_of(engine)),
-                _text(f"{engine['backend']} {engine['backend_version']}"),
-                _badge(report["verdict"]),
-                _text(", ".join(f"{found} {outcome}" for outcome, found in outcomes.items()) or "none"),
+                as_name(cell_of(engine)),
+                as_text(f"{engine['backend']} {engine['backend_version']}"),
+                as_badge(report["verdict"]),
+                as_text(", ".join(f"{found} {outcome}" for outcome, found in outcomes.items()) or "none"),
                 f"{number(runs['p50_ms'])} ms" if runs else "-",
             ]
         )
     for each in document["skipped"]:
         engine = each["engine"]
-        backend = _text(f"{engine['backend']} {engine['backend_version']}")
+        backend = as_text(f"{engine['backend']} {engine['backend_version']}")
         rows.append(
-            [f"engine {engine['id']}", _name(cell_of(engine)), backend, "not validated", _name(each["reason"]), "-"]
+            [
+                f"engine {engine['id']}",
+                as_name(cell_of(engine)),
+                backend,
+                "not validated",
+                as_name(each["reason"]),
+                "-",
+            ]
         )
     if not rows:
         yield "<p>No engine of this version was validated.</p>"
         return
     headers = ("Engine", "Cell", "Backend", "Verdict", "Gates", "Median run>")
-    yield _table("The engines of this version, with their newest verdicts", headers, rows)
+    yield as_table("The engines of this version, with their newest verdicts", headers, rows)
 
 
 def _engine(validation: Json) -> Iterator[str]:
     report = validation["report"]
     engine = report["engine"]
     key = f"engine-{engine['id']}"
-    yield f'<section aria-labelledby="{key}"><h2 id="{key}">Engine {engine["id"]}: {_name(cell_of(engine))} '
-    yield f"{_badge(report['verdict'])}</h2>"
+    yield f'<section aria-labelledby="{key}"><h2 id="{key}">Engine {engine["id"]}: {as_name(cell_of(engine))} '
+    yield f"{as_badge(report['verdict'])}</h2>"
     bad = [gate for gate in report["gates"] if gate["outcome"] in ("fail", "error")]
     if bad:
-        items = "".join(f"<li><strong>{_name(name_of(gate))}</strong>: {_name(explain(gate))}</li>" for gate in bad)
+        items = "".join(f"<li><strong>{as_name(name_of(gate))}</strong>: {as_name(explain(gate))}</li>" for gate in bad)
         yield f'<ul class="found">{items}</ul>'
     if validation["objection"]:
-        said = f"<li>promote would not go by this verdict: {_name(validation['objection'])}</li>"
+        said = f"<li>promote would not go by this verdict: {as_name(validation['objection'])}</li>"
         yield f'<ul class="found warn">{said}</ul>'
     yield _gates(report["gates"])
     yield from _layers(report, key)
@@ -135,7 +121,8 @@ def _engine(validation: Json) -> Iterator[str]:
         note = (
             f"{count(first, 'run')} over the golden set, the way to the engine's process included: compare on one host."
         )
-        yield f"<h3>Time of a run</h3>{_figure(runs, note)}"
+        yield f"<h3>Time of a run</h3>{as_figure(runs, note)}"
+    yield from _latencies(report, key)
     yield _facts(validation)
     yield "</section>"
 
@@ -143,47 +130,47 @@ def _engine(validation: Json) -> Iterator[str]:
 def _gates(gates: Sequence[Json]) -> str:
     rows = [
         [
-            _name(gate["gate"]),
-            _name(gate["subject"]),
+            as_name(gate["gate"]),
+            as_name(gate["subject"]),
             number(gate["measured"]),
-            _text(limit_of(gate)),
-            _badge(gate["outcome"]),
-            "" if gate["outcome"] in ("pass", "fail") and not gate["reason"] else _name(explain(gate)),
+            as_text(limit_of(gate)),
+            as_badge(gate["outcome"]),
+            "" if gate["outcome"] in ("pass", "fail") and not gate["reason"] else as_name(explain(gate)),
         ]
         for gate in gates
     ]
     headers: tuple[str, ...] = ("Gate", "Output", "Measured>", "Limit>", "Outcome", "Reason")
     if not any(row[-1] for row in rows):
         headers, rows = headers[:-1], [row[:-1] for row in rows]
-    return _table(f"{count(len(rows), 'gate')}: what was measured against which limit", headers, rows)
+    return as_table(f"{count(len(rows), 'gate')}: what was measured against which limit", headers, rows)
 
 
 def _layers(report: Json, key: str) -> Iterator[str]:
     layers = report.get("layers")
     if isinstance(layers, dict) and layers.get("error"):
-        yield f"<h3>Error by layer</h3><p>The layers could not be compared: {_name(layers['error'])}</p>"
+        yield f"<h3>Error by layer</h3><p>The layers could not be compared: {as_name(layers['error'])}</p>"
     plot = plots.plot_layers(layers, key=f"{key}-layers")
     if not plot:
         return
     rows = [
         [
-            _name(row.get("name", "")),
-            _text(row.get("op", "")),
+            as_name(row.get("name", "")),
+            as_text(row.get("op", "")),
             number(row.get("cosine")),
             number(row.get("sqnr_db")),
             number(row.get("max_abs", row.get("max_error"))),
-            f"<strong>{_text(plots.state_of(row))}</strong>"
+            f"<strong>{as_text(plots.state_of(row))}</strong>"
             if plots.state_of(row) == "born"
-            else _text(plots.state_of(row)),
+            else as_text(plots.state_of(row)),
         ]
         for row in plots.layer_rows(layers)
     ]
     headers = ("Layer", "Operator", "Cosine>", "SQNR, dB>", "Max error>", "Error")
-    table = _table("Layers in order of execution", headers, rows)
+    table = as_table("Layers in order of execution", headers, rows)
     note = (
         "Red: the error is born here. Amber: it is carried on. A layer without any error is drawn as high as the plot."
     )
-    yield f"<h3>Error by layer</h3>{_figure(plot, note, kind='full')}"
+    yield f"<h3>Error by layer</h3>{as_figure(plot, note, kind='full')}"
     yield f"<details><summary>All {len(rows)} layers in numbers</summary>{table}</details>"
 
 
@@ -196,7 +183,7 @@ def _errors(report: Json, key: str) -> Iterator[str]:
             histogram = measured.get("histogram") or {}
             plot = plots.plot_histogram(histogram, output=name, key=f"{key}-h{index}-{place}")
             if plot:
-                figures.append(_figure(plot, f"{name}: {_say_values(measured, histogram)}"))
+                figures.append(as_figure(plot, f"{name}: {_say_values(measured, histogram)}"))
             if measured["worst"]:
                 tables.append(_worst(name, measured["worst"]))
     if figures:
@@ -212,6 +199,27 @@ def _say_values(measured: Json, histogram: Json) -> str:
     return text + (f", {odd} not finite" if odd else "")
 
 
+def _latencies(report: Json, key: str) -> Iterator[str]:
+    plot = plots.plot_latencies(report, key=f"{key}-latency")
+    if not plot:
+        return
+    rows = [
+        [
+            as_text(name),
+            f"{number(each.get('first_ms'))} ms",
+            f"{number(each.get('second_ms'))} ms",
+            number(each["ratio"]),
+            f"{number(each['low'])} to {number(each['high'])}",
+            as_text(each.get("standing", "")),
+        ]
+        for name, each in plots.latencies(report)
+    ]
+    headers = ("Beside", "This engine>", "The other>", "Ratio>", "95 % interval>", "Standing")
+    note = "Medians with bootstrap intervals; an interval that holds 1 decides nothing."
+    yield f"<h3>Latency</h3>{as_figure(plot, note)}"
+    yield as_table("Engines timed in turns on the same inputs", headers, rows, kind="narrow")
+
+
 def _slices(passes: Sequence[Json]) -> Iterator[str]:
     """Yield a table of every output that was measured slice by slice, the worst slice first."""
     tables = []
@@ -220,7 +228,7 @@ def _slices(passes: Sequence[Json]) -> Iterator[str]:
             ordered = sorted(slices, key=lambda each: -(as_finite(each.get("accuracy_drop")) or 0.0))
             rows = [
                 [
-                    _name(each.get("slice", "")),
+                    as_name(each.get("slice", "")),
                     number(each.get("samples")),
                     number(each.get("sqnr_db")),
                     number(each.get("top1_agreement")),
@@ -231,7 +239,7 @@ def _slices(passes: Sequence[Json]) -> Iterator[str]:
             name = f"{output} ({one['name']})" if len(passes) > 1 else output
             headers = ("Slice", "Samples>", "SQNR, dB>", "Top-1 agreement>", "Accuracy lost>")
             if rows:
-                tables.append(_table(f"{name}: slices of the samples, the worst first", headers, rows, kind="narrow"))
+                tables.append(as_table(f"{name}: slices of the samples, the worst first", headers, rows, kind="narrow"))
     if tables:
         yield "<h3>Slices</h3>" + "".join(tables)
 
@@ -247,7 +255,7 @@ def _worst(name: str, worst: Sequence[Json]) -> str:
         ]
         for row in worst
     ]
-    return _table(f"{name}: the rows of the golden set with the largest errors", headers, rows, kind="narrow")
+    return as_table(f"{name}: the rows of the golden set with the largest errors", headers, rows, kind="narrow")
 
 
 def _history(document: Json) -> Iterator[str]:
@@ -255,13 +263,13 @@ def _history(document: Json) -> Iterator[str]:
     shown: list[str] = []
     for index, (target, precision) in enumerate(cells):
         figures = [
-            _figure(plot, name)
+            as_figure(plot, name)
             for name, plot in plots.plot_history(
                 document["history"], target=target, precision=precision, key=f"history-{index}"
             )
         ]
         if figures:
-            cell = _name(f"{clean(target)} {clean(precision)}")
+            cell = as_name(f"{clean(target)} {clean(precision)}")
             shown.append(f'<h3>{cell}</h3><div class="pair">{"".join(figures)}</div>')
     if shown:
         yield '<section aria-labelledby="history"><h2 id="history">History over versions</h2>'
@@ -275,37 +283,14 @@ def _facts(validation: Json) -> str:
     engine, host = report["engine"], report["host"]
     gpus = ", ".join(f"{gpu.get('name')} (driver {gpu.get('driver')})" for gpu in host.get("gpus", []))
     facts = {
-        "validated": f"{_text(validation['created_at'])} by {_name(validation['created_by'])}",
-        "host": _name(host.get("name", "unknown")) + (f", {_name(gpus)}" if gpus else ""),
-        "built for": _name(" ".join(part for part in (engine["target"], engine["gpu"]) if part)),
-        "golden set": f"{_digest(report['golden']['digest'])}, {count(report['golden']['samples'], 'sample')}",
-        "policy": f"{_digest(report['policy']['digest'])} from {_name(' + '.join(report['policy']['origins']))}",
-        "plan": _digest(engine["plan"]),
-        "recipe": _digest(engine["recipe"]),
-        "report": _digest(validation["report_digest"]),
+        "validated": f"{as_text(validation['created_at'])} by {as_name(validation['created_by'])}",
+        "host": as_name(host.get("name", "unknown")) + (f", {as_name(gpus)}" if gpus else ""),
+        "built for": as_name(" ".join(part for part in (engine["target"], engine["gpu"]) if part)),
+        "golden set": f"{as_digest(report['golden']['digest'])}, {count(report['golden']['samples'], 'sample')}",
+        "policy": f"{as_digest(report['policy']['digest'])} from {as_name(' + '.join(report['policy']['origins']))}",
+        "plan": as_digest(engine["plan"]),
+        "recipe": as_digest(engine["recipe"]),
+        "report": as_digest(validation["report_digest"]),
     }
     rows = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts.items())
     return f"<h3>Where and by what</h3><dl>{rows}</dl>"
-
-
-def _figure(plot: str, caption: str, *, kind: str = "") -> str:
-    named = f' class="{kind}"' if kind else ""
-    return f"<figure{named}>{plot}<figcaption>{_name(caption)}</figcaption></figure>"
-
-
-def _table(caption: str, headers: Sequence[str], rows: Sequence[Sequence[Any]], *, kind: str = "plain") -> str:
-    """Return a table of cells that are HTML already; a header that ends with `>` is of numbers, to the right."""
-    kinds = [' class="right"' if header.endswith(">") else "" for header in headers]
-    head = "".join(
-        f'<th scope="col"{kind}>{_text(header.rstrip(">"))}</th>' for header, kind in zip(headers, kinds, strict=True)
-    )
-    body = []
-    for row in rows:
-        first = f'<th scope="row"{kinds[0]}>{row[0]}</th>'
-        rest = "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(row[1:], kinds[1:], strict=True))
-        body.append(f"<tr>{first}{rest}</tr>")
-    said = _text(caption)
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{said}"><table class="{kind}"><caption>{said}'
-        f"</caption><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
-    )

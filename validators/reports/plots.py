@@ -8,7 +8,7 @@ from typing import Any
 
 from modelreg.registry.words import Json
 from modelreg.validators.reports.say import as_finite, as_float, clean, limit_of, name_of, number
-from modelreg.validators.reports.svg import Bar, Plot, draw_bars, draw_line
+from modelreg.validators.reports.svg import Bar, Plot, draw_bars, draw_intervals, draw_line
 
 _LEAST_DB = -20.0
 _WIDE = 1040.0
@@ -129,6 +129,44 @@ def plot_runs(passes: Sequence[Json], *, key: str) -> str:
         x_ticks=ticks,
     )
     return draw_bars(plot, bars, key=key)
+
+
+def latencies(report: Json) -> list[tuple[str, Json]]:
+    """Return what an engine was timed against in turns, with the result: its FP16 sibling, what a channel serves."""
+    found = []
+    for field, name in (("value", "its FP16 sibling"), ("active", "what is active")):
+        body = report.get(field)
+        latency = body.get("latency") if isinstance(body, dict) else None
+        if isinstance(latency, dict) and all(
+            as_finite(latency.get(end)) is not None for end in ("low", "ratio", "high")
+        ):
+            found.append((name, latency))
+    return found
+
+
+def plot_latencies(report: Json, *, key: str) -> str:
+    """Return the paired latencies of an engine with their intervals, or an empty string where none was measured."""
+    found = latencies(report)
+    if not found:
+        return ""
+    intervals = [
+        (float(each["low"]), float(each["ratio"]), float(each["high"]), f"beside {name}: {number(each['ratio'])}")
+        for name, each in found
+    ]
+    said = "; ".join(
+        f"beside {name} {number(each['ratio'])} ({number(each['low'])} to {number(each['high'])})"
+        for name, each in found
+    )
+    plot = Plot(
+        title="Latency beside other engines",
+        description=f"Latency as a part of the other engine's, below 1 is faster: {said}.",
+        y_label="latency as a part of the other's (less is better)",
+        x_label="timed in turns on the same inputs",
+        x_ticks={(index + 0.5) / len(found): name for index, (name, _) in enumerate(found)},
+        limit=1.0,
+        limit_label="1: as fast",
+    )
+    return draw_intervals(plot, intervals, key=key)
 
 
 def plot_history(history: Sequence[Json], *, target: str, precision: str, key: str) -> Iterator[tuple[str, str]]:

@@ -91,6 +91,28 @@ def draw_line(plot: Plot, points: Sequence[tuple[float, float, str, str]], *, ke
     return _frame(plot, axis, "".join(parts), key=key)
 
 
+def draw_intervals(plot: Plot, intervals: Sequence[tuple[float, float, float, str]], *, key: str) -> str:
+    """Return points with intervals side by side: lower end, value, upper end and hint of each; `key` is unique."""
+    values = [value for low, middle, high, _ in intervals for value in (low, middle, high)]
+    values += [plot.limit] if plot.limit is not None else []
+    room = (max(values) - min(values)) * 0.15 or 0.1
+    axis = _Axis(min(values) - room, max(values) + room)
+    parts = []
+    for index, (low, middle, high, hint) in enumerate(intervals):
+        x = plot.x((index + 0.5) / len(intervals))
+        top, bottom = axis.y(high), axis.y(low)
+        ends = "".join(
+            f'<line class="whisker" x1="{x - 8:.2f}" y1="{y:.2f}" x2="{x + 8:.2f}" y2="{y:.2f}"/>'
+            for y in (top, bottom)
+        )
+        parts.append(
+            f'<g><title>{_text(hint)}</title><line class="whisker" x1="{x:.2f}" y1="{top:.2f}" x2="{x:.2f}" '
+            f'y2="{bottom:.2f}"/>{ends}<circle cx="{x:.2f}" cy="{axis.y(middle):.2f}" r="5"/></g>'
+        )
+        parts.append(_write(number(middle), x + 12, axis.y(middle) + 4, kind="start mark"))
+    return _frame(plot, axis, "".join(parts), key=key)
+
+
 class _Axis:
     """The vertical axis: from values to places, with ticks at round values."""
 

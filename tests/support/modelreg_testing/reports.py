@@ -152,6 +152,12 @@ def layers(*rows: tuple[str, float | str, str], limit: float = 15.0) -> Json:
     }
 
 
+def paired(ratio: float, low: float, high: float, *, standing: str = "better") -> Json:
+    """Return two engines timed in turns."""
+    times = {"first_ms": 2.0 * ratio, "second_ms": 2.0, "rounds": 24, "samples": 64, "confidence": 0.95}
+    return {"ratio": ratio, "low": low, "high": high, **times, "standing": standing}
+
+
 def past(version: int, measured: float, *, outcome: GateOutcome = GateOutcome.PASS, precision: str = "int8") -> Json:
     """Return an earlier verdict with one gate."""
     kept = {k: v for k, v in gate(measured=measured, outcome=outcome).items() if k not in ("reason", "worst_samples")}
@@ -212,6 +218,8 @@ def every_outcome() -> Json:
         verdict="fail",
         layers=layers(("conv1", 60.0, "ok"), ("pool1", "inf", "ok"), ("conv2", 9.0, "born"), ("fc", 12.0, "carried")),
     )
+    bad["value"] = {"sibling": 2, "size_ratio": 0.55, "latency": paired(0.81, 0.78, 0.86), "not_timed": ""}
+    bad["active"] = {"latency": paired(1.01, 0.97, 1.06, standing="inconclusive")}
     good = stored_report(PASSED, SKIPPED, engine=4, precision="fp32")
     history = [past(1, 0.9999), past(2, 0.98, outcome=GateOutcome.FAIL)]
     return document(bad, good, skipped=[not_validated()], history=history, objection="validated 3 days ago")

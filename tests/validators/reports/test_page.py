@@ -151,6 +151,15 @@ def test_a_thousand_layers_are_drawn_and_not_all_labelled() -> None:
     assert text.count('<rect class="born"') == 10
 
 
+def test_latencies_stand_with_their_intervals_where_they_were_measured() -> None:
+    text = rendered(every_outcome())
+    assert "beside its FP16 sibling 0.81 (0.78 to 0.86); beside what is active 1.01 (0.97 to 1.06)" in text
+    assert "inconclusive" in text
+    for latency in (None, {}, {"ratio": "nan", "low": 1, "high": 1}):
+        report = stored_report(PASSED, value={"latency": latency}, active=None)
+        assert "<h3>Latency</h3>" not in rendered(document(report))
+
+
 def test_slices_are_listed_the_worst_first() -> None:
     report = stored_report(PASSED)
     report["passes"][0]["slices"] = {
