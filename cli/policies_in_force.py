@@ -25,6 +25,22 @@ def policies_in_force(home: Home, database: Database, *, model: str, channel: st
     )
 
 
+def warn_of_unknown_channel(home: Home, database: Database, *, model: str | None, channel: str) -> None:
+    """Tell that nothing is known of a channel: a typo must not silently mean the model's policies."""
+    from modelreg.cli.render import print_warning
+    from modelreg.config.policy_files import channels_with_policies
+    from modelreg.registry.releases import list_channels
+    from modelreg.registry.suggestions import say_close
+
+    settings = home.settings
+    with database.read() as connection:
+        made = {name for owner, name in list_channels(connection) if model in (None, owner)}
+    known = {*made, *settings.channels, *settings.demands, *channels_with_policies(home.path, model=model)}
+    if channel not in known:
+        close = say_close(channel, sorted(known))
+        print_warning(f"nothing is known of a channel {channel!r}, neither policies nor releases. {close}".rstrip(". "))
+
+
 def ask_acknowledged(database: Database) -> Callable[[], Sequence[Acknowledgement]]:
     """Return what reads the reasons that were given for loosened policies: a walk through the log, so not at once."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modelreg.cli.context import Invocation
+from modelreg.cli.context import Invocation, open_database
 from modelreg.cli.options import (
     CONTEXT,
     add_global_options,
@@ -16,6 +16,7 @@ from modelreg.cli.options import (
     read_model_name,
     read_precision,
 )
+from modelreg.cli.policies_in_force import warn_of_unknown_channel
 from modelreg.cli.policy_accept import accept
 from modelreg.cli.policy_check import check
 from modelreg.cli.policy_diff import diff
@@ -79,6 +80,8 @@ def show(
     home = find_home_if_any(invocation, is_required=model is not None or channel is not None)
     if home is not None and model is not None:
         require_model(home, model)
+    if home is not None and channel is not None:
+        warn_of_unknown_channel(home, open_database(home), model=model, channel=channel)
     policy = load_policy(
         precision, override=override, home=None if home is None else home.path, model=model, channel=channel
     )

@@ -15,7 +15,7 @@ from modelreg.cli.options import (
     read_model_name,
     read_precision,
 )
-from modelreg.cli.policies_in_force import ask_acknowledged
+from modelreg.cli.policies_in_force import ask_acknowledged, warn_of_unknown_channel
 from modelreg.cli.policy_homes import require_model
 from modelreg.cli.render import print_document, print_line, short
 from modelreg.registry.errors import UsageError
@@ -64,6 +64,8 @@ def accept(
     if not message.strip() and not dry_run:
         raise UsageError("a loosened policy needs a reason", hint="Say it with --message; the event log keeps it.")
     database = open_database(home)
+    if channel is not None:
+        warn_of_unknown_channel(home, database, model=model, channel=channel)
     known = is_acknowledged(policy, ask_acknowledged(database)(), model=model or EVERY_MODEL, channel=channel)
     if not dry_run and not known:
         from modelreg.registry.actor import current_actor

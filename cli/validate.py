@@ -21,6 +21,7 @@ from modelreg.cli.options import (
     read_words,
     whole_number,
 )
+from modelreg.cli.policies_in_force import warn_of_unknown_channel
 from modelreg.cli.progress import interrupted_by_signals
 from modelreg.cli.render import print_document, print_line, print_note, print_warning, short
 from modelreg.cli.report_files import ReportFiles, report_options
@@ -93,6 +94,8 @@ def command(
         policy=policy,
         channel=channel or reference.channel,
     )
+    if work.channel is not None:
+        warn_of_unknown_channel(registry.home, registry.database, model=work.version.model, channel=work.channel)
     loosened = [line for lines in work.loosened.values() for line in lines]
     if loosened and not message.strip():
         raise UsageError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,7 @@ def load_policy(
     return policy
 
 
+@lru_cache
 def load_shipped_policy(precision: Precision) -> Policy:
     """Return the policy that modelreg ships for a precision."""
     judged = judged_as(precision)

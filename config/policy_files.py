@@ -29,6 +29,16 @@ def has_channel_policies(home: Path, *, model: str, channel: str) -> bool:
     return is_there(home / "policies" / own) or is_there(home / "policies" / model / own)
 
 
+def channels_with_policies(home: Path, *, model: str | None) -> set[str]:
+    """Return the channels that have a folder of their own, for all models or for this one."""
+    policies = home / "policies"
+    return {
+        path.name.removeprefix(CHANNEL_MARK)
+        for folder in (policies, *([policies / model] if model is not None else []))
+        for path in folder.glob(f"{CHANNEL_MARK}*")
+    }
+
+
 def is_there(path: Path) -> bool:
     """Return whether a policy file exists; one that cannot be read (a dangling link, no permission) does."""
     try:

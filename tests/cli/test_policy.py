@@ -76,6 +76,16 @@ def test_show_tells_what_the_channel_demands_of_verdicts(judged: Shop) -> None:
     assert "production: a verdict counts from the same-gpu" in shown
 
 
+def test_a_channel_that_nobody_knows_is_a_warning(judged: Shop) -> None:
+    write(judged, "lenet/@production/int8.toml", STRICT)
+    for words in (("policy", "show", "int8", "--model", "lenet"), ("validate", "lenet:1", "--dry-run")):
+        told = judged.cli(*words, "--channel", "prodution")
+        assert told.code == 0, told.err
+        assert "nothing is known of a channel 'prodution'" in told.err
+        assert "Did you mean 'production'?" in told.err
+        assert "nothing is known" not in judged.cli(*words, "--channel", "production").err
+
+
 # -- diff ------------------------------------------------------------------------------------------------------
 def test_diff_names_what_is_tighter_looser_new_and_dropped(judged: Shop, tmp_path: Path) -> None:
     proposed = tmp_path / "int8.toml"
