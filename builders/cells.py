@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from modelreg.builders.asked_precision import require_precision
+from modelreg.builders.asked_precision import may_become, require_precision
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
-from modelreg.builders.interface import BuildRequest, OnProgress
+from modelreg.builders.interface import BuildRequest, BuildResult, OnProgress
 from modelreg.builders.materials import CellFiles, golden_inputs
 from modelreg.builders.planning import CellPlan, CellRequest, PreparedCell, plan_cells, prepare_cell
 from modelreg.builders.reusing import find_reusable
@@ -101,33 +101,28 @@ def _make(
         stored = files.find_variant(prepared.recipe, cell.version, database, storage)
         made = (files.variant / stored[0].path,) if stored else _derive(prepared, files, worker, source, progress)
         model, pinned = _pin(prepared, worker, made[0] if made else source)
-        result = prepared.builder.build(
-            cell.toolchain,
-            BuildRequest(
-                model=model,
-                source=source,
-                target=cell.target,
-                signature=cell.version.source.signature,
-                recipe=prepared.recipe.body,
-                options=options,
-                size_bytes=sum(path.stat().st_size for path in model.parent.rglob("*") if path.is_file()),
-                inputs=inputs,
-                keep_io_types=variant is None or variant.get("keep_io_types", True),
-                folder=files.plan,
-                log_path=files.log,
-                pinned=pinned,
-                calibration=prepared.calibration,
-            ),
-            _part(progress, 0.5, 0.95),
-        )
-        realised = worker.inspect(
-            result.files[0],
-            model,
+        request = BuildRequest(
+            model=model,
+            source=source,
+            target=cell.target,
+            signature=cell.version.source.signature,
             recipe=prepared.recipe.body,
+            options=options,
+            size_bytes=sum(path.stat().st_size for path in model.parent.rglob("*") if path.is_file()),
+            inputs=inputs,
+            keep_io_types=variant is None or variant.get("keep_io_types", True),
+            folder=files.plan,
+            log_path=files.log,
             pinned=pinned,
-            layers=result.layers,
-            on_progress=_part(progress, 0.95, 0.98),
+            calibration=prepared.calibration,
         )
+        steps = prepared.translation.steps
+        result, realised = _build_and_read(prepared, worker, request, progress)
+        if prepared.translation.is_chosen_by_layer and may_become(realised, pinned, prepared.recipe.body):
+            again = f"TensorRT made no layer of {cell.precision}: built again, with {cell.precision} preferred in each"
+            progress(0.5, again)
+            steps = (*steps, again)
+            result, realised = _build_and_read(prepared, worker, replace(request, is_preferred=True), progress)
     require_precision(realised, asked=cell.precision)
     progress(0.98, "storing")
     if variant is not None and not stored:
@@ -139,10 +134,26 @@ def _make(
         files=files.store(result.files, storage),
         variant_files=stored,
         variant_digest=_variant_digest(stored) or cell.version.source.digest,
-        realised={**realised, "checked": result.checked, "translation": list(prepared.translation.steps)},
+        realised={**realised, "checked": result.checked, "translation": list(steps)},
         gpu=result.gpu,
         timing_cache=timing_cache,
     )
+
+
+def _build_and_read(
+    prepared: PreparedCell, worker: VariantWorker, request: BuildRequest, progress: OnProgress
+) -> tuple[BuildResult, Json]:
+    """Return the plan, and what it became."""
+    result = prepared.builder.build(prepared.request.cell.toolchain, request, _part(progress, 0.5, 0.95))
+    realised = worker.inspect(
+        result.files[0],
+        request.model,
+        recipe=request.recipe,
+        pinned=request.pinned,
+        layers=result.layers,
+        on_progress=_part(progress, 0.95, 0.98),
+    )
+    return result, realised
 
 
 def _pin(prepared: PreparedCell, worker: VariantWorker, model: Path) -> tuple[Path, tuple[str, ...]]:

@@ -131,6 +131,7 @@ class BuildRequest:
         recipe: The whole recipe.
         options: What the user said, for files that the recipe knows by their digests.
         pinned: Names of the nodes of `model` that stay in FP32 by a constraint instead of by their types.
+        is_preferred: Whether every other layer is constrained to the precision that was asked, as far as that goes.
         calibration: The checked set of an implicit calibration, or None.
         size_bytes: Bytes of the model and its external data.
         inputs: Inputs to try the plan on, by name; empty when there is no golden set.
@@ -151,6 +152,7 @@ class BuildRequest:
     folder: Path
     log_path: Path
     pinned: tuple[str, ...] = ()
+    is_preferred: bool = False
     calibration: CalibrationSet | None = None
 
     @property

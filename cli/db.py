@@ -41,7 +41,10 @@ def current(invocation: Invocation) -> None:
 @dry_run_option
 @click.pass_obj
 def upgrade(invocation: Invocation, *, dry_run: bool) -> None:
-    """Bring the database to the revision that this program needs; a backup is kept beside it."""
+    """Bring the database to the revision that this program needs, whole or not at all.
+
+    Beside a file, a backup is kept; of a database on a server, make one first, with pg_dump.
+    """
     from modelreg.registry.database import Database
     from modelreg.registry.revisions import check_revision
     from modelreg.registry.schema import SCHEMA_REVISION

@@ -48,6 +48,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "toolchain": "Add, list or remove what engines are built with.",
         "policy": "Show, compare, check or accept policies.",
         "store": "Check what a store's server can be trusted with.",
+        "config": "Show the settings, and where each comes from.",
         "db": "Upgrade the database, or tell its revision.",
     },
 }

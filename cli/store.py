@@ -49,7 +49,7 @@ def check(invocation: Invocation, *, url: str | None, endpoint_url: str | None) 
     """
     from modelreg.registry.storage.open import locate_storage
 
-    wanted = url if url is not None else invocation.find_home().store_url
+    wanted = url if url is not None else invocation.find_store_url()
     located = locate_storage(wanted, endpoint_url=endpoint_url)
     if not located.startswith("s3://"):
         from modelreg.registry.storage.open import open_storage

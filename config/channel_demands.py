@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from modelreg.config.toml import Table
 from modelreg.registry.errors import ConfigError
-from modelreg.registry.records import EngineRecord, ValidationRecord
 from modelreg.registry.suggestions import say_close
 from modelreg.registry.words import Json, Word
 
-KEYS = {"max_verdict_age", "verdicts_from"}
-"""The keys of a channel's table that this module reads."""
+if TYPE_CHECKING:
+    from modelreg.registry.records import EngineRecord, ValidationRecord
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"([1-9][0-9]{0,5})([mhdw])", re.ASCII)
@@ -79,20 +78,6 @@ def _describe(host: Json) -> str:
         ", ".join(gpus or [str(target) for target in host.get("targets", [])]) or "a host that said nothing of itself"
     )
     return f"{host['name']} ({what})" if host.get("name") else what
-
-
-def read_demands(body: Table, *, where: str) -> ChannelDemands:
-    """
-    Return what a channel's table of the settings demands.
-
-    Raises:
-        ConfigError: A value is not understood.
-    """
-    age, origin = body.get("max_verdict_age"), body.get("verdicts_from", VerdictsFrom.ANYWHERE)
-    return ChannelDemands(
-        max_verdict_age=None if age is None else read_max_verdict_age(age, f"{where}.max_verdict_age"),
-        verdicts_from=read_verdicts_from(origin, f"{where}.verdicts_from"),
-    )
 
 
 def read_max_verdict_age(value: object, where: str) -> str:

@@ -19,7 +19,13 @@ from modelreg.registry.errors import BusyError, DatabaseError, ModelregError
 _PRAGMAS = ("foreign_keys=ON", "synchronous=FULL", "trusted_schema=OFF", "cell_size_check=ON")
 _MOUNTS = Path("/proc/self/mountinfo")
 _OLDEST = (3, 35, 0)  # UPDATE ... RETURNING
-_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse", "lustre", "gpfs", "ceph", "afs", "beegfs"})
+_NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse", "lustre", "gpfs", "ceph", "afs", "beegfs"}
+    | {"coda", "gfs2", "ocfs2", "orangefs", "panfs", "pvfs2", "wekafs"}
+)
+_LOCAL_FUSE = frozenset(
+    {"fuse-overlayfs", "unionfs", "mergerfs", "bindfs", "gocryptfs", "encfs", "cryfs", "ntfs-3g", "exfat", "zfs-fuse"}
+)
 _LOCKED = ("database is locked", "database table is locked", "database schema is locked")
 _ROOM_BYTES = 64 * 1024  # a log and its index, before anything is written
 RESTORE_HINT = "Restore its backup; `which` and `rollback` work without. To make a new one: `modelreg init`."
@@ -33,7 +39,7 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
     ("unable to open", "cannot be opened", "Check that the file exists and that you may read it and its folder."),
     ("disk I/O error", "met an I/O error", "Check the disk (`dmesg`), then run `modelreg doctor`."),
     ("Could not decode", "has a row that cannot be read: it is not UTF-8", "Run `modelreg doctor`: it names the row."),
-    ("locking protocol", "cannot be locked", "Keep it on a local disk: network file systems cannot lock it."),
+    ("locking protocol", "cannot be locked", "Keep it on a local disk, or on a PostgreSQL server (docs/databases.md)."),
 )
 
 
@@ -161,14 +167,17 @@ def refuse_network(path: Path, *, mounts: str | None = None) -> None:
     """
     Check that `path` is on a local file system; `mounts` stands in for `/proc/self/mountinfo`.
 
+    The table of mounts tells what a server stands behind (`fuse.sshfs`) from what does not (`fuse.mergerfs`);
+    statfs has one number for all of FUSE.
+
     Raises:
         DatabaseError: It is on NFS, CIFS, FUSE or the like, where shared memory corrupts the write-ahead log.
     """
     kind = _file_system(os.path.realpath(path), _read_mounts() if mounts is None else mounts)
-    if kind in _NETWORK or kind.startswith("fuse."):
+    if kind in _NETWORK or (kind.startswith("fuse.") and kind.removeprefix("fuse.") not in _LOCAL_FUSE):
         raise DatabaseError(
             f"database {path} is on a network file system ({kind}), where SQLite corrupts",
-            hint="Keep the registry's home on a local disk; the store may be elsewhere.",
+            hint="Keep it on a local disk, or on a PostgreSQL server (docs/databases.md); the store may stay there.",
         )
 
 

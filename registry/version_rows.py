@@ -55,6 +55,11 @@ _SELECT = (
 _BY_SOURCE = Statement(
     _SELECT.where(model.c.name == sa.bindparam("model_name"), version.c.source_digest == sa.bindparam("digest"))
 )
+_BY_SOURCE_START = Statement(
+    _SELECT.where(
+        model.c.name == sa.bindparam("model_name"), version.c.source_digest.startswith(sa.bindparam("start"))
+    ).limit(2)
+)
 _BY_NUMBER = Statement(
     _SELECT.where(model.c.name == sa.bindparam("model_name"), version.c.number == sa.bindparam("wanted"))
 )
@@ -93,6 +98,12 @@ def find_by_source(connection: sa.Connection, *, model: str, digest: str) -> Ver
     return _one(connection, _BY_SOURCE, model_name=model, digest=digest)
 
 
+@decoding("version")
+def find_by_source_start(connection: sa.Connection, *, model: str, start: str) -> list[VersionRecord]:
+    """Return at most two versions of a model whose source's digest starts so: with two, nobody knows which is meant."""
+    return [_complete(connection, row) for row in _BY_SOURCE_START.tuples(connection, model_name=model, start=start)]
+
+
 def find_by_number(connection: sa.Connection, *, model: str, number: int) -> VersionRecord | None:
     """Return one version of a model, or None."""
     return _one(connection, _BY_NUMBER, model_name=model, wanted=number)
@@ -117,9 +128,11 @@ def read_page(connection: sa.Connection, *, model_id: int, up_to: int, limit: in
 @decoding("version")
 def _one(connection: sa.Connection, statement: Statement, **parameters: Any) -> VersionRecord | None:
     rows = statement.tuples(connection, **parameters)
-    if not rows:
-        return None
-    return _version(rows[0], _by_version(_MORE_FILES.tuples(connection, of_version=rows[0][0])))
+    return _complete(connection, rows[0]) if rows else None
+
+
+def _complete(connection: sa.Connection, row: Sequence[Any]) -> VersionRecord:
+    return _version(row, _by_version(_MORE_FILES.tuples(connection, of_version=row[0])))
 
 
 def _by_version(rows: Sequence[Sequence[Any]]) -> _Files:

@@ -19,7 +19,13 @@ from modelreg.registry.references import ModelReference, check_name
 from modelreg.registry.rows import decoding
 from modelreg.registry.schema import activation, channel, model, release, version, version_file
 from modelreg.registry.suggestions import say_close
-from modelreg.registry.version_rows import find_active, find_by_number, find_by_source, read_page
+from modelreg.registry.version_rows import (
+    find_active,
+    find_by_number,
+    find_by_source,
+    find_by_source_start,
+    read_page,
+)
 from modelreg.registry.words import BlobKind, Json
 
 _FIND_MODEL = sa.select(model.c.id).where(model.c.name == sa.bindparam("model"))
@@ -134,7 +140,7 @@ def get_version(connection: sa.Connection, reference: ModelReference) -> Version
     if reference.version is not None:
         found = find_by_number(connection, model=name, number=reference.version)
     elif reference.digest is not None:
-        found = find_by_source(connection, model=name, digest=reference.digest)
+        found = _find_by_digest(connection, name, reference.digest)
     elif reference.channel is not None:
         channel_id = connection.execute(_FIND_CHANNEL, {"model": name, "channel": reference.channel}).scalar()
         found = None if channel_id is None else find_active(connection, channel_id=channel_id)
@@ -144,6 +150,16 @@ def get_version(connection: sa.Connection, reference: ModelReference) -> Version
     if found is None:
         _not_found(connection, reference)
     return found
+
+
+def _find_by_digest(connection: sa.Connection, model: str, digest: str) -> VersionRecord | None:
+    found = find_by_source_start(connection, model=model, start=digest)
+    if len(found) > 1:
+        raise NotFoundError(
+            f"{model}@sha256:{digest} means several versions: {found[0].reference}, {found[1].reference}",
+            hint="Give more digits, or the version's number.",
+        )
+    return found[0] if found else None
 
 
 @decoding("model")

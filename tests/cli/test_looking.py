@@ -68,6 +68,7 @@ def test_show_of_a_version_has_source_signature_engines_and_channels(stocked: Sh
         "Conv 2, Gemm 3",
         "64 samples",
         "@production  active since",
+        "             serves engine 3 (cpu int8)",
         "run=1",
     ):
         assert fact in out
@@ -76,9 +77,11 @@ def test_show_of_a_version_has_source_signature_engines_and_channels(stocked: Sh
     assert [engine["precision"] for engine in document["engines"]] == ["fp32", "fp16", "int8"]
     assert document["engines"][0]["validation"]["verdict"] == "pass"
     assert document["channels"][0]["message"] == "first"
+    assert [engine["served_by"] for engine in document["engines"]] == [[], [], ["production"]]
     assert stocked.cli("show", "lenet@production", "--json").document["version"] == 1
     digest = document["source"]["sha256"]
     assert stocked.cli("show", f"lenet@sha256:{digest}", "--json").document["version"] == 1
+    assert stocked.cli("show", f"lenet@sha256:{digest[:12]}", "--json").document["version"] == 1
 
 
 def test_show_names_the_gate_that_failed_and_verbose_shows_them_all(stocked: Shop) -> None:
@@ -233,6 +236,7 @@ def test_history_pages(stocked: Shop) -> None:
 def test_diff_of_two_versions_names_what_differs(stocked: Shop) -> None:
     fields = [row["field"] for row in stocked.cli("diff", "lenet:1", "lenet:2", "--json").document["differences"]]
     assert "source" in fields
+    assert "golden set" in fields
     assert "cpu fp32 onnxruntime verdict" in fields
     assert not any(field.startswith("opset") for field in fields)
     out = stocked.cli("diff", "lenet:1", "lenet:2").out
@@ -254,14 +258,14 @@ def test_diff_of_two_channels_compares_what_they_serve(stocked: Shop) -> None:
 def test_policy_show_works_outside_a_registry_and_inside_with_its_changes(shop: Shop) -> None:
     shop.add_version(precisions=())
     assert "accuracy_drop" in run_cli("policy", "show", "fp16").out
-    assert ["accuracy_drop", "task", "<=", "0.01"] in lines_of(shop.cli("policy", "show", "int8").out)
+    assert ["accuracy_drop", "task", "<=", "0.01", "int8.toml"] in lines_of(shop.cli("policy", "show", "int8").out)
     shipped = shop.cli("policy", "show", "int8", "--json").document
     folder = shop.path / "policies" / "lenet"
     folder.mkdir(parents=True)
     (folder / "int8.toml").write_text('[[rules]]\nmetric = "accuracy_drop"\nlimit = 0.002\n')
     assert shop.cli("policy", "show", "int8", "--json").document["digest"] == shipped["digest"]
     changed = shop.cli("policy", "show", "int8", "--model", "lenet")
-    assert ["accuracy_drop", "task", "<=", "0.002"] in lines_of(changed.out)
+    assert ["accuracy_drop", "task", "<=", "0.002", str(folder / "int8.toml")] in lines_of(changed.out)
     assert run_cli("policy", "show", "int8", home=shop.path / "nowhere").code == 1
 
 

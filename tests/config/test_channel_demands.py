@@ -2,10 +2,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from modelreg.config.channel_demands import ChannelDemands, VerdictsFrom, parse_duration, read_demands, say_duration
+from modelreg.config.channel_demands import (
+    ChannelDemands,
+    VerdictsFrom,
+    parse_duration,
+    read_max_verdict_age,
+    read_verdicts_from,
+    say_duration,
+)
+from modelreg.config.settings import load_settings
 from modelreg.registry.clock import utc_now
 from modelreg.registry.errors import ConfigError
 from modelreg.registry.records import EngineRecord, ValidationRecord
@@ -75,23 +84,29 @@ def test_durations_have_a_number_and_a_unit(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("value", ["", "1", "d", "0d", "1.5d", "-1d", "1 d", "1day", "\u0661d", "9999999d"])
-def test_what_is_no_duration_is_refused_by_name(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"production\.max_verdict_age"):
-        read_demands({"max_verdict_age": value}, where="production")
+@pytest.mark.parametrize("value", ["", "1", "d", "0d", "1.5d", "-1d", "1 d", "1day", "\u0661d", "9999999d", 86400])
+def test_what_is_no_duration_is_refused_by_name(value: object) -> None:
+    with pytest.raises(ConfigError, match="channels: age"):
+        read_max_verdict_age(value, "channels: age")
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ({"max_verdict_age": 86400}, 'must be a text such as "1d"'),
-        ({"verdicts_from": "same-gpus"}, "'same-gpus' is unknown"),
-        ({"verdicts_from": 3}, "3 is unknown"),
-    ],
-)
-def test_what_is_not_understood_is_refused_by_name(body: Json, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        read_demands(body, where="production")
+@pytest.mark.parametrize("value", ["same-gpus", 3, "", None])
+def test_an_origin_that_is_not_known_is_refused_by_name(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"is unknown") as refused:
+        read_verdicts_from(value, "channels: from")
+    assert "Known: anywhere, same-target, same-gpu." in refused.value.hint()
+
+
+def test_the_settings_of_a_channel_are_its_demands(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('[channels.production]\nmax_verdict_age = "12h"\n[channels.next]\nverdicts_from = "same-gpu"\n')
+    settings = load_settings(path)
+    assert settings.channel_demands("production") == ChannelDemands(max_verdict_age="12h")
+    assert settings.channel_demands("next") == ChannelDemands(verdicts_from=VerdictsFrom.SAME_GPU)
+    assert settings.channel_demands("staging") == ChannelDemands()
+    path.write_text('[channels.production]\nmax_verdict_age = "soon"\n')
+    with pytest.raises(ConfigError, match="max_verdict_age"):
+        load_settings(path)
 
 
 def test_durations_are_said_in_their_largest_unit() -> None:

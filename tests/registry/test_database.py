@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from modelreg.registry import database as module
 from modelreg.registry import schema, versions
 from modelreg.registry.database import Database, sqlite_url
 from modelreg.registry.errors import BusyError, DatabaseError, SchemaVersionError, UsageError
@@ -235,41 +234,8 @@ def test_a_refused_database_keeps_no_connection(database: Database) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "nonsense", "nosuchdb://host/x", "mysql://h/x"])
 def test_a_url_that_cannot_be_used_is_a_usage_error(url: str) -> None:
-    with pytest.raises(UsageError, match="database URL cannot be used"):
+    with pytest.raises(UsageError, match=r"database URL cannot be used|is no kind of database"):
         Database(url)
-
-
-def test_the_name_of_a_server_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_create_engine", lambda _url, _file: sa.create_engine("sqlite://"))
-    with Database("postgresql://user:secret@db/registry") as database:
-        assert database.name == "postgresql://user:***@db/registry"
-        assert database.path is None
-        assert database.check() == []
-        with pytest.raises(UsageError, match="is no file"):
-            database.backup(Path("x"))
-        busy, away = Exception("could not serialize\nDETAIL: x"), Exception("connection refused\nIs it running?")
-        busy.sqlstate = "40001"  # type: ignore[attr-defined]
-        assert isinstance(database._meaning(busy), BusyError)
-        assert str(database._meaning(away)).endswith("db/registry: connection refused")
-
-
-def test_a_server_is_told_how_to_isolate_and_its_errors_are_translated() -> None:
-    said: list[str] = []
-
-    class Connection:
-        def __init__(self, *, reads: bool) -> None:
-            self.reads = reads
-
-        def get_execution_options(self) -> dict[str, bool]:
-            return {"modelreg_read": self.reads}
-
-        def exec_driver_sql(self, text: str) -> None:
-            said.append(text)
-
-    module._begin_postgresql(Connection(reads=True))  # type: ignore[arg-type]
-    module._begin_postgresql(Connection(reads=False))  # type: ignore[arg-type]
-    assert said[0] == "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
-    assert said[1].startswith("SELECT pg_advisory_xact_lock(")
 
 
 # -- faults ------------------------------------------------------------------------------------------------
