@@ -195,7 +195,7 @@ def test_a_rollback_works_where_the_driver_is_not_installed(served: Shop) -> Non
 def test_a_dump_of_the_server_is_a_backup(served: Shop, migrated: PostgresServer, postgres: PostgresServer) -> None:
     """As docs/databases.md has it; the tools are the server's own."""
     file = served.path / "registry.dump"
-    dump = [migrated.programs / "pg_dump", "--format=custom", f"--file={file}", migrated.url]
+    dump: list[str | Path] = [migrated.programs / "pg_dump", "--format=custom", f"--file={file}", migrated.url]
     subprocess.run(dump, check=True, capture_output=True)
     before = served.cli("history", "lenet", "--json").document
     with postgres.new_database() as fresh:
