@@ -70,6 +70,11 @@ def command(
         for engine, validation in stored.judged
         if (not precisions or engine.precision in precisions) and (not targets or engine.target.name in targets)
     ]
+    skipped = [
+        (engine, reason)
+        for engine, reason in stored.skipped
+        if (not precisions or engine.precision in precisions) and (not targets or engine.target.name in targets)
+    ]
     if not chosen:
         raise NotFoundError(
             f"{stored.version.reference} has no verdict" + (" on an engine of that kind" if stored.judged else ""),
@@ -82,13 +87,13 @@ def command(
             golden=stored.golden,
             channel=reference.channel,
             judged=_fetch(registry, stored, chosen, channel=reference.channel),
-            skipped=[] if precisions or targets else stored.skipped,
+            skipped=skipped,
         )
         reports.write(document)
         if invocation.as_json:
             print_document(document)
     if not invocation.as_json and not reports.uses_stdout:
-        print_verdicts(chosen, stored.skipped, no_color=invocation.no_color)
+        print_verdicts(chosen, skipped, no_color=invocation.no_color)
     for kind, place in reports.places.items():
         print_note(f"{kind}: {place}")
     return 0
