@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def print_next(registry: Registry, version: VersionRecord) -> None:
     """Print the next step for a version as it stands now, if there is one."""
-    from modelreg.config.current_policies import CurrentPolicies
+    from modelreg.cli.policies_in_force import policies_in_force
     from modelreg.registry import engines, golden_sets, validations, versions
     from modelreg.registry.promotion import EngineStanding, judge_engine
 
@@ -24,7 +24,7 @@ def print_next(registry: Registry, version: VersionRecord) -> None:
         cells = engines.current_engines(connection, version_id=version.id)
         newest = validations.newest_validations(connection, version_id=version.id)
         active = next((m.channels for m in versions.list_models(connection) if m.name == version.model), {})
-    policies = CurrentPolicies(registry.home.path, model=version.model)
+    policies = policies_in_force(registry.home, registry.database, model=version.model)
     candidates = [
         judge_engine(
             EngineStanding(engine=engine, validation=newest.get(engine.id)),

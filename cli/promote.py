@@ -25,6 +25,7 @@ from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
     from modelreg.config.settings import Home
+    from modelreg.registry.database import Database
     from modelreg.registry.promotion import PromotionPlan, PromotionRequest
     from modelreg.registry.words import Json, Precision
 
@@ -78,7 +79,7 @@ def command(
 
     REF is NAME:VERSION, NAME@CHANNEL or NAME@sha256:DIGEST. Among the engines whose newest validation passes, the
     precision that the settings prefer is chosen for each target. A validation counts if it was no looser than what the
-    registry's policies demand now.
+    registry's policies demand of the channel now, and as new and from where the channel's settings demand.
     """
     if reference == ModelReference(model=reference.model):
         raise UsageError(
@@ -91,6 +92,7 @@ def command(
     storage, database = open_store(home), open_database(home)
     request = _make_request(
         home,
+        database,
         reference,
         channel,
         targets=targets,
@@ -113,6 +115,7 @@ def command(
 
 def _make_request(
     home: Home,
+    database: Database,
     reference: ModelReference,
     channel: str,
     *,
@@ -122,18 +125,21 @@ def _make_request(
     override_gates: bool,
     message: str,
 ) -> PromotionRequest:
-    from modelreg.config.current_policies import CurrentPolicies
+    from modelreg.cli.policies_in_force import policies_in_force
+    from modelreg.config.policy_files import has_channel_policies
     from modelreg.registry.promotion import PromotionRequest
 
+    has_own = has_channel_policies(home.path, model=reference.model, channel=channel)
     return PromotionRequest(
         preference=home.settings.preference_for,
         targets=targets,
         configured_targets=home.settings.channel_targets(channel),
-        accepts=CurrentPolicies(home.path, model=reference.model).object_to,
+        accepts=policies_in_force(home, database, model=reference.model, channel=channel).object_to,
         precision=precision,
         expect_current=expect_current,
         override_gates=override_gates,
         message=message,
+        validate_options=f"--channel {channel}" if has_own else "",
     )
 
 

@@ -117,7 +117,7 @@ def _read_pointers(registry: Registry, model: str) -> list[Pointer]:
 
 
 def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
-    from modelreg.config.current_policies import CurrentPolicies
+    from modelreg.cli.policies_in_force import policies_in_force
     from modelreg.registry import engines, golden_sets, validations, versions
     from modelreg.registry.leases import read_leases
     from modelreg.registry.pins import find_pin
@@ -129,7 +129,7 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
         built = engines.current_engines(connection, version_id=version.id)
         judged = validations.newest_validations(connection, version_id=version.id)
     pointers = [pointer for pointer in _read_pointers(registry, version.model) if pointer.version == version.number]
-    policies = CurrentPolicies(registry.home.path, model=version.model)
+    policies = policies_in_force(registry.home, registry.database, model=version.model)
     candidates = [
         judge_engine(
             EngineStanding(engine=engine, validation=judged.get(engine.id)),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modelreg.cli.cells import engine_document, explain_gate, print_gates, say_outcomes, validation_document
+from modelreg.cli.cells import engine_document, validation_document
 from modelreg.cli.context import Invocation, Registry
 from modelreg.cli.next_steps import print_next
 from modelreg.cli.options import (
@@ -15,14 +15,18 @@ from modelreg.cli.options import (
     list_option,
     make_command,
     message_option,
+    read_channel_name,
     read_precisions,
     read_reference,
     read_words,
     whole_number,
 )
+from modelreg.cli.policies_in_force import warn_of_unknown_channel
 from modelreg.cli.progress import interrupted_by_signals
-from modelreg.cli.render import print_document, print_line, print_warning, short
+from modelreg.cli.render import print_document, print_line, print_note, print_warning, short
+from modelreg.cli.report_files import ReportFiles, report_options
 from modelreg.cli.validating import Done, Work, plan_work, validate_all
+from modelreg.cli.verdicts import print_verdicts
 from modelreg.registry.errors import GateFailedError, UsageError
 from modelreg.registry.references import ModelReference
 
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     examples="""
     modelreg validate lenet:1
     modelreg validate lenet:1 --precision int8 --policy strict.toml
+    modelreg validate lenet:1 --channel production --html report.html --junit report.xml
     """,
 )
 @click.argument("reference", type=read_reference, metavar="REF")
@@ -49,6 +54,13 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="A TOML file that changes the policy; loosening it needs --message.",
 )
+@click.option(
+    "--channel",
+    type=read_channel_name,
+    metavar="CHANNEL",
+    help="By this channel's policies (default: of NAME@CHANNEL).",
+)
+@report_options
 @message_option
 @dry_run_option
 @click.pass_obj
@@ -60,6 +72,8 @@ def command(
     precisions: tuple[Precision, ...],
     targets: tuple[str, ...],
     policy: Path | None,
+    channel: str | None,
+    reports: ReportFiles,
     message: str,
     dry_run: bool,
 ) -> int:
@@ -68,14 +82,25 @@ def command(
     Exits with 3 unless every engine passes; the verdicts are kept, and promote goes by the newest, unless it was
     reached under a looser policy than the registry's own.
     """
+    reports.require_writable(as_json=invocation.as_json)
     registry = invocation.open_registry()
     registry.open()
-    work = plan_work(registry, reference, engine_id=engine_id, precisions=precisions, targets=targets, policy=policy)
+    work = plan_work(
+        registry,
+        reference,
+        engine_id=engine_id,
+        precisions=precisions,
+        targets=targets,
+        policy=policy,
+        channel=channel or reference.channel,
+    )
+    if work.channel is not None:
+        warn_of_unknown_channel(registry.home, registry.database, model=work.version.model, channel=work.channel)
     loosened = [line for lines in work.loosened.values() for line in lines]
     if loosened and not message.strip():
         raise UsageError(
             f"the policy is loosened ({'; '.join(loosened)}), and that needs --message",
-            hint="Say why; it becomes an event.",
+            hint="Say why; it becomes an event. `modelreg policy accept` says it once for a policy of the registry.",
         )
     if dry_run:
         _preview(invocation, work)
@@ -100,26 +125,40 @@ def command(
                 "skipped": [{"engine": engine_document(engine), "reason": reason} for engine, reason in done.skipped],
             }
         )
-    else:
-        _print(done.judged, done.skipped, no_color=invocation.no_color)
+    elif not reports.uses_stdout:
+        print_verdicts(done.judged, done.skipped, no_color=invocation.no_color)
+    if reports:
+        _write_reports(registry, reports, work, done)
     return _conclude(invocation, registry, work, done)
 
 
-def _print(
-    judged: list[tuple[EngineRecord, ValidationRecord]], skipped: list[tuple[EngineRecord, str]], *, no_color: bool
-) -> None:
-    if judged:
-        print_gates([(engine, validation.gates) for engine, validation in judged], no_color=no_color)
-        print_line()
-    for engine, validation in judged:
-        name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
-        outcomes = say_outcomes(validation.gates)
-        print_line(f"{name}: {validation.verdict}: {outcomes}, report {short(validation.report_digest)}")
-        for gate in validation.gates:
-            if gate.outcome in ("fail", "error"):
-                print_line(f"  {explain_gate(gate)}")
-    for engine, reason in skipped:
-        print_line(f"engine {engine.id} ({engine.target.name} {engine.precision}): skipped, {reason}")
+def _write_reports(registry: Registry, reports: ReportFiles, work: Work, done: Done) -> None:
+    import json
+
+    from modelreg.cli.report_documents import assemble
+    from modelreg.registry.digests import canonical_json
+    from modelreg.validators.reports.document import Judged
+
+    judged = [
+        Judged(
+            validation=validation,
+            report=json.loads(canonical_json(done.reports[validation.id])),  # as it is stored
+            objection=work.current.object_to(engine, validation) if validation.verdict == "pass" else "",
+        )
+        for engine, validation in done.judged
+    ]
+    reports.write(
+        assemble(
+            registry,
+            version=work.version,
+            golden=work.golden,
+            channel=work.channel,
+            judged=judged,
+            skipped=done.skipped,
+        )
+    )
+    for kind, place in reports.places.items():
+        print_note(f"{kind}: {place}")
 
 
 def _conclude(invocation: Invocation, registry: Registry, work: Work, done: Done) -> int:

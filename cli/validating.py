@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from modelreg.config.policy import Policy
     from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
     from modelreg.registry.tensor_sets import TensorSet
-    from modelreg.registry.words import Precision
+    from modelreg.registry.words import Json, Precision
     from modelreg.validators.interface import EvaluationPass
     from modelreg.validators.validation import ValidationOutcome
 
@@ -35,6 +35,7 @@ class Work:
     golden: GoldenSetRecord
     engines: list[EngineRecord]
     skipped: list[tuple[EngineRecord, str]]
+    channel: str | None
     policies: dict[Precision, Policy]
     current: CurrentPolicies
     loosened: dict[Precision, list[str]]
@@ -42,10 +43,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Which engines got a verdict, and which none and why."""
+    """Which engines got a verdict, and which none and why; `reports` by validation."""
 
     judged: list[tuple[EngineRecord, ValidationRecord]]
     skipped: list[tuple[EngineRecord, str]]
+    reports: dict[int, Json]
 
 
 def plan_work(
@@ -56,14 +58,17 @@ def plan_work(
     precisions: tuple[Precision, ...],
     targets: tuple[str, ...],
     policy: Path | None,
+    channel: str | None = None,
 ) -> Work:
     """
     Return which engines are validated here, against what and by which policies.
 
+    With a channel, its policies count.
+
     Raises:
         NotFoundError: There is no such version, no built engine of that kind, or no golden set.
     """
-    from modelreg.config.current_policies import CurrentPolicies
+    from modelreg.cli.policies_in_force import policies_in_force
     from modelreg.config.policy import load_policy
     from modelreg.registry import engines, golden_sets
 
@@ -91,31 +96,33 @@ def plan_work(
         )
     wanted = dict.fromkeys(engine.precision for engine in chosen)
     policies = {
-        precision: load_policy(precision, override=policy, home=registry.home.path, model=version.model)
+        precision: load_policy(
+            precision, override=policy, home=registry.home.path, model=version.model, channel=channel
+        )
         for precision in wanted
     }
-    current = CurrentPolicies(registry.home.path, model=version.model)
-    loosened = {
-        precision: _find_loosened(policies[precision], bases=[load_policy(precision), current.read(precision)])
-        for precision in wanted
-    }
+    current = policies_in_force(registry.home, registry.database, model=version.model, channel=channel)
+    loosened = {precision: _find_loosened(policies[precision], current) for precision in wanted}
     reasons = _why_not_here(chosen) | {engine.id: _SWEPT for engine in chosen if engine.is_swept}
     return Work(
         version=version,
         golden=golden,
         engines=[engine for engine in chosen if not reasons[engine.id]],
         skipped=[(engine, reasons[engine.id]) for engine in chosen if reasons[engine.id]],
+        channel=channel,
         policies=policies,
         current=current,
         loosened=loosened,
     )
 
 
-def _find_loosened(policy: Policy, *, bases: list[Policy]) -> list[str]:
-    """Return where a policy is looser than the shipped one, or than the registry's."""
-    from modelreg.config.policy import loosened_rules
+def _find_loosened(policy: Policy, current: CurrentPolicies) -> list[str]:
+    """Return where a policy is looser than the shipped one, or than the registry's, and nobody gave a reason yet."""
+    from modelreg.config.policy import load_shipped_policy, loosened_rules
 
-    return list(dict.fromkeys(line for base in bases for line in loosened_rules(policy, base=base)))
+    bases = (load_shipped_policy(policy.precision), current.read(policy.precision))
+    lines = list(dict.fromkeys(line for base in bases for line in loosened_rules(policy, base=base)))
+    return [] if not lines or current.is_acknowledged(policy) else lines
 
 
 def _why_not_here(engines: list[EngineRecord]) -> dict[int, str]:
@@ -135,6 +142,7 @@ def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message:
     from modelreg.registry.tensor_sets import open_tensor_set
 
     judged: list[tuple[EngineRecord, ValidationRecord]] = []
+    reports: dict[int, Json] = {}
     skipped = [*work.skipped]
     with tempfile.TemporaryDirectory(prefix="modelreg-validate-") as folder:
         path = Path(folder) / "golden.safetensors"
@@ -151,8 +159,10 @@ def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message:
             except WorkerStartError as error:
                 skipped.append((engine, str(error)))
                 continue
-            judged.append((engine, _record(registry, work, engine, outcome, message=message)))
-    return Done(judged=judged, skipped=skipped)
+            validation = _record(registry, work, engine, outcome, message=message)
+            judged.append((engine, validation))
+            reports[validation.id] = outcome.report
+    return Done(judged=judged, skipped=skipped, reports=reports)
 
 
 def _run(
@@ -181,6 +191,7 @@ def _record(
     """Keep the report, then the verdict; a loosened policy is an event of its own, in the same transaction."""
     from modelreg.registry import blobs, events, validations
     from modelreg.registry.digests import canonical_json
+    from modelreg.registry.policy_events import LOOSENED
     from modelreg.registry.words import BlobKind
 
     policy = work.policies[engine.precision]
@@ -188,12 +199,15 @@ def _record(
     with registry.database.write() as connection:
         blobs.record_blob(connection, digest=report.digest, size_bytes=report.size_bytes, kind=BlobKind.REPORT)
         if work.loosened[engine.precision]:
-            details = {"policy": policy.digest, "rules": work.loosened[engine.precision], "message": message}
+            details: Json = {"policy": policy.digest, "demands": policy.to_json()}
+            details |= {"rules": work.loosened[engine.precision], "message": message, "engine": engine.id}
+            if work.channel is not None:
+                details["channel"] = work.channel
             events.append_event(
                 connection,
-                kind="policy.loosened",
+                kind=LOOSENED,
                 subject=work.version.reference,
-                details={**details, "engine": engine.id},
+                details=details,
                 actor=registry.actor,
             )
         return validations.record_validation(

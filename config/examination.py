@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelreg.config.policy import load_policy
+from modelreg.config.policy_files import CHANNEL_MARK, EVERY_PRECISION
 from modelreg.config.settings import Home
 from modelreg.registry.errors import ModelregError
+from modelreg.registry.references import NAME_PATTERN
 from modelreg.registry.words import Precision
 
-_JUDGED = [precision for precision in Precision if precision is not Precision.BEST]
+JUDGED = [precision for precision in Precision if precision is not Precision.BEST]
+"""The precisions that have a policy of their own."""
+
+_NAMES = [EVERY_PRECISION, *JUDGED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,27 +57,44 @@ def _examine_folder(policies: Path, *, models: Collection[str] | None) -> Iterat
         return
     for path in sorted(policies.iterdir()):
         if not path.is_dir():
-            yield from _examine_file(path)
-            continue
-        if models is not None and path.name not in models:
+            yield from examine_file(path)
+        elif path.name.startswith(CHANNEL_MARK):
+            yield from _examine_inner(path)
+        else:
+            if models is not None and path.name not in models:
+                yield _problem(
+                    path, f"there is no model {path.name!r}, so nothing in it is read", _close(path.name, models)
+                )
+            yield from _examine_inner(path)
+
+
+def _examine_inner(folder: Path) -> Iterator[ConfigProblem]:
+    """Examine a model's folder, which may have its channels' in it, or a channel's, which has none."""
+    is_channel = folder.name.startswith(CHANNEL_MARK)
+    if is_channel and NAME_PATTERN.fullmatch(folder.name[1:]) is None:
+        yield _problem(folder, "is never read: no channel can have this name", "Rename it to @CHANNEL.")
+    for inner in sorted(folder.iterdir()):
+        if not inner.is_dir():
+            yield from examine_file(inner)
+        elif not is_channel and inner.name.startswith(CHANNEL_MARK):
+            yield from _examine_inner(inner)
+        else:
             yield _problem(
-                path, f"there is no model {path.name!r}, so nothing in it is read", _close(path.name, models)
+                inner, "is never read: it is no folder of a channel, @CHANNEL", "Remove it, or name it after a channel."
             )
-        for inner in sorted(path.iterdir()):
-            if inner.is_dir():
-                yield _problem(inner, "is never read: a model's policies have no folders", "Remove it.")
-            else:
-                yield from _examine_file(inner)
 
 
-def _examine_file(path: Path) -> Iterator[ConfigProblem]:
+def examine_file(path: Path) -> Iterator[ConfigProblem]:
+    """Yield what is wrong with one file of a folder of policies."""
     if path.suffix.lower() != ".toml":
         return  # notes, editors' backups
-    if path.name not in {f"{precision}.toml" for precision in _JUDGED}:
+    if path.name not in {f"{name}.toml" for name in _NAMES}:
         yield _problem(path, "is never read: it is not named after a precision", _advise_name(path.stem))
         return
+    precisions = JUDGED if path.stem == EVERY_PRECISION else [Precision(path.stem)]
     try:
-        load_policy(Precision(path.stem), override=path)
+        for precision in precisions:
+            load_policy(precision, override=path)
     except ModelregError as error:
         yield _problem(path, str(error), error.hint() or "Correct it; promote and validate refuse to go on without.")
 
@@ -80,7 +102,7 @@ def _examine_file(path: Path) -> Iterator[ConfigProblem]:
 def _advise_name(stem: str) -> str:
     if stem.lower() == Precision.BEST:
         return "`best` is judged by the policy of fp16."
-    known = ", ".join(f"{precision}.toml" for precision in _JUDGED)
+    known = ", ".join(f"{name}.toml" for name in _NAMES)
     return f"Rename it to one of {known}, or remove it."
 
 
@@ -89,6 +111,14 @@ def _close(name: str, models: Collection[str]) -> str:
     return f"Did you mean {close[0]!r}? Rename the folder." if close else "Rename the folder, or remove it."
 
 
+def short_path(path: Path) -> str:
+    """Return the path of a policy file below its registry, or the whole path of one that lies elsewhere."""
+    parts = path.parts
+    if "policies" not in parts[:-1]:
+        return str(path)
+    last = max(index for index, part in enumerate(parts[:-1]) if part == "policies")
+    return str(Path(*parts[last:]))
+
+
 def _problem(path: Path, message: str, hint: str) -> ConfigProblem:
-    subject = str(Path(*path.parts[-2:])) if path.parent.name == "policies" else str(Path(*path.parts[-3:]))
-    return ConfigProblem(subject=subject, message=message, hint=hint)
+    return ConfigProblem(subject=short_path(path), message=message, hint=hint)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from modelreg.config.channel_demands import VerdictsFrom, read_max_verdict_age, read_verdicts_from
 from modelreg.config.toml import as_finite
 from modelreg.registry.database_url import check_database_url
 from modelreg.registry.errors import ConfigError, UsageError
@@ -33,12 +34,14 @@ class Key(NamedTuple):  # and no dataclass: every command makes it, in a seventh
         read: Makes the program's value of a TOML value; raises ConfigError without saying where the value stands.
         parse: Makes a TOML value of a text, of which `read` says what is wrong with it.
         summary: What it sets, in a few words.
+        absent: The list that is meant where a file has the table of a name without this key; None for no value.
     """
 
     name: str
     read: Callable[[object, str], Any]
     parse: Callable[[str], object]
     summary: str
+    absent: tuple[str, ...] | None = None
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -147,6 +150,16 @@ def _targets(value: object, name: str) -> tuple[str, ...]:
     return _names(value, name)
 
 
+def _age(value: object, name: str) -> str:
+    check_name(name.removeprefix("channels.").removesuffix(".max_verdict_age"), what="channel")
+    return read_max_verdict_age(value, name)
+
+
+def _origin(value: object, name: str) -> VerdictsFrom:
+    check_name(name.removeprefix("channels.").removesuffix(".verdicts_from"), what="channel")
+    return read_verdicts_from(value, name)
+
+
 def _parse_number(text: str) -> object:
     try:
         return float(text)
@@ -173,7 +186,15 @@ KEYS = (
     Key(name="promote.preference.TARGET", read=_precisions, parse=_parse_words, summary="the most wanted first"),
     Key(name="serve.python", read=_names, parse=_parse_words, summary="what loads plans on this host"),
     Key(name="plugins.allowed", read=_names, parse=_parse_words, summary="digests of libraries that a build may load"),
-    Key(name="channels.CHANNEL.targets", read=_targets, parse=_parse_words, summary="what a promotion must serve"),
+    Key(
+        name="channels.CHANNEL.targets",
+        read=_targets,
+        parse=_parse_words,
+        summary="what a promotion must serve",
+        absent=(),
+    ),
+    Key(name="channels.CHANNEL.max_verdict_age", read=_age, parse=str, summary="how old a verdict may be"),
+    Key(name="channels.CHANNEL.verdicts_from", read=_origin, parse=str, summary="where verdicts must come from"),
 )
 _NAMED = [key for key in KEYS if any(part.isupper() for part in key.parts)]
 _PLAIN = {key.name: key for key in KEYS if key not in _NAMED}

@@ -130,7 +130,10 @@ def _walk(table: Table, known: dict[str, Any], *, prefix: str, where: str) -> It
         elif isinstance(value, dict):
             yield from _walk(value, inner, prefix=f"{name}.", where=where)
             if part not in known:  # a name that a file gives is there, with nothing in it too
-                yield from ((f"{name}.{leaf}", []) for leaf in inner if leaf not in value)
+                for leaf in inner:
+                    key = find_key(f"{name}.{leaf}")
+                    if leaf not in value and key is not None and key.absent is not None:
+                        yield f"{name}.{leaf}", list(key.absent)
         else:
             raise ConfigError(f"{where}: {name} must be a table{_SHAPES.get(name, '')}")
 

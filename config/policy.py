@@ -6,14 +6,17 @@ the reference does not have fails whatever a policy says, and is no rule here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from modelreg.config.policy_files import EVERY_PRECISION, policy_files
 from modelreg.config.toml import Table, as_finite, read_toml, require_keys
 from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import ConfigError
+from modelreg.registry.suggestions import say_close
 from modelreg.registry.words import Json, Precision, Word
 
 SCHEMA = 1
@@ -112,11 +115,15 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The rules for one precision; `origins` says which files they came from and is no part of the digest."""
+    """The rules for one precision.
+
+    `origins` says which files they came from, `sources` which of these each rule is of; neither is part of the digest.
+    """
 
     precision: Precision
     rules: tuple[Rule, ...]
     origins: tuple[str, ...] = field(default=(), compare=False)
+    sources: Mapping[tuple[str, Scope], str] = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:
@@ -133,6 +140,10 @@ class Policy:
         rules = sorted((rule.to_json() for rule in self.rules), key=lambda r: (r["applies_to"], r["metric"]))
         return {"schema": SCHEMA, "precision": str(self.precision), "rules": rules}
 
+    def source_of(self, rule: Rule) -> str:
+        """Return which file a rule came from, or an empty string where nobody knows any more."""
+        return self.sources.get((rule.metric, rule.applies_to), "")
+
     def rules_for(self, scope: Scope) -> tuple[Rule, ...]:
         """Return the rules that apply to `scope`, in the file's order."""
         return tuple(rule for rule in self.rules if rule.applies_to is scope)
@@ -144,32 +155,59 @@ def judged_as(precision: Precision) -> Precision:
 
 
 def load_policy(
-    precision: Precision, *, override: Path | None = None, home: Path | None = None, model: str | None = None
+    precision: Precision,
+    *,
+    override: Path | None = None,
+    home: Path | None = None,
+    model: str | None = None,
+    channel: str | None = None,
 ) -> Policy:
-    """Return the policy of a precision: the shipped one, changed by the home's, the model's, then `override`.
+    """Return the policy of a precision: the shipped one, changed by the home's, the model's, the channel's files, then
+    `override`.
 
     A file's rule replaces the earlier rule of the same metric and scope; `inherit = false` drops all earlier ones.
 
     Args:
         precision: `best` is judged like `fp16`.
         override: A TOML file that must exist.
-        home: A registry's home; `policies/PRECISION.toml` in it is read where it exists.
-        model: With `home`, `policies/MODEL/PRECISION.toml` too.
+        home: A registry's home; `policies/default.toml` and `policies/PRECISION.toml` in it are read where they exist.
+        model: With `home`, the same two files in `policies/MODEL/` too.
+        channel: With `home`, those in `policies/@CHANNEL/` too, and with `model` those in `policies/MODEL/@CHANNEL/`.
 
     Raises:
         ConfigError: A file is missing, is no TOML, or says something that is not understood.
     """
-    judged = judged_as(precision)
-    shipped = _SHIPPED / f"{judged}.toml"
-    policy = _change(Policy(precision=judged, rules=()), read_toml(shipped), shipped.name)
-    for path in _layers(judged, home, model):
-        if _is_there(path):
-            policy = _change(policy, read_toml(path), str(path))
-    if override is not None:
-        policy = _change(policy, read_toml(override), str(override))
+    policy = load_shipped_policy(precision)
+    files = [] if home is None else list(policy_files(home, policy.precision, model=model, channel=channel))
+    for path in files if override is None else [*files, override]:
+        policy = change_policy(policy, path)
     if not policy.rules:
         raise ConfigError(f"policy {policy.name} has no rules", hint="An empty policy would pass nothing.")
     return policy
+
+
+@lru_cache
+def load_shipped_policy(precision: Precision) -> Policy:
+    """Return the policy that modelreg ships for a precision."""
+    judged = judged_as(precision)
+    shipped = _SHIPPED / f"{judged}.toml"
+    return _change(Policy(precision=judged, rules=()), read_toml(shipped), shipped.name)
+
+
+def change_policy(policy: Policy, path: Path) -> Policy:
+    """
+    Return `policy` changed by one file.
+
+    Raises:
+        ConfigError: It is missing, is no TOML, or says something that is not understood.
+    """
+    body = read_toml(path)
+    if path.stem == EVERY_PRECISION and "precision" in body:
+        raise ConfigError(
+            f"policy {path} is for every precision, and says that it is for {body['precision']!r:.40}",
+            hint="Leave precision out, or name the file after it.",
+        )
+    return _change(policy, body, str(path))
 
 
 def parse_policy(body: Json) -> Policy:
@@ -208,24 +246,6 @@ def _looser_pairs(policy: Policy, base: Policy) -> Iterator[tuple[Rule, Rule | N
             yield rule, changed
 
 
-def _is_there(path: Path) -> bool:
-    """Return whether a policy file exists; one that cannot be read (a dangling link, no permission) does."""
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        pass  # reading it says why not
-    return True
-
-
-def _layers(precision: Precision, home: Path | None, model: str | None) -> list[Path]:
-    if home is None:
-        return []
-    folders = [home / "policies"] + ([home / "policies" / model] if model is not None else [])
-    return [folder / f"{precision}.toml" for folder in folders]
-
-
 def _change(policy: Policy, body: Table, origin: str) -> Policy:
     require_keys(body, _TOP_KEYS, where=f"policy {origin}")
     if body.get("schema", SCHEMA) != SCHEMA:
@@ -238,6 +258,7 @@ def _change(policy: Policy, body: Table, origin: str) -> Policy:
     if not isinstance(listed, list) or not all(isinstance(rule, dict) for rule in listed):
         raise ConfigError(f"policy {origin}: rules must be written as [[rules]] tables")
     rules = {(rule.metric, rule.applies_to): rule for rule in policy.rules} if inherit else {}
+    sources = dict(policy.sources) if inherit else {}
     seen = set()
     for number, entry in enumerate(listed, start=1):
         rule = _rule(entry, f"{origin}, rule {number}")
@@ -245,9 +266,9 @@ def _change(policy: Policy, body: Table, origin: str) -> Policy:
         if key in seen:
             raise ConfigError(f"policy {origin}, rule {number}: {rule.metric} is there twice")
         seen.add(key)
-        rules[key] = rule
+        rules[key], sources[key] = rule, origin
     kept = policy.origins if inherit else ()
-    return Policy(precision=policy.precision, rules=tuple(rules.values()), origins=(*kept, origin))
+    return Policy(precision=policy.precision, rules=tuple(rules.values()), origins=(*kept, origin), sources=sources)
 
 
 def _rule(entry: Table, where: str) -> Rule:
@@ -272,5 +293,7 @@ def _word(words: type[Any], text: object, where: str) -> Any:
     try:
         return words(text)
     except ValueError as error:
-        known = ", ".join(str(word) for word in words)
-        raise ConfigError(f"policy {where} {text!r} is unknown", hint=f"Known: {known}.") from error
+        known = [str(word) for word in words]
+        close = say_close(text, known) if isinstance(text, str) else ""
+        hint = " ".join(part for part in (close, f"Known: {', '.join(known)}.") if part)
+        raise ConfigError(f"policy {where} {text!r} is unknown", hint=hint) from error

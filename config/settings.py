@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from modelreg.config.channel_demands import ChannelDemands, VerdictsFrom
 from modelreg.config.keys import HOME_VARIABLE
 from modelreg.config.layers import Resolved, resolve
 from modelreg.registry.database_url import SQLITE_SCHEME, has_password, is_server
@@ -21,14 +22,16 @@ _CONFIG_NAME = "config.toml"
 _CONFIG_HEADER = "# Settings of this registry. Every section is here, commented out, with its defaults."
 _CHANNEL_EXAMPLE = """\
 [channels.production]          # one table for each channel; none by default
-targets = ["cpu"]              # promote refuses unless each of them has an engine that passes"""
+targets = ["cpu"]              # promote refuses unless each of them has an engine that passes
+max_verdict_age = "1d"         # and that was validated within this time: 90m, 12h, 1d, 2w
+verdicts_from = "same-target"  # on a host with the engine's target; or same-gpu, anywhere"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a registry is set to. `preference` maps a target (or `default`) to precisions, most wanted first;
-    `channels` maps a channel to the targets it requires, `allowed_plugins` holds digests, `serve_python` names the
-    interpreters that load plans on this host."""
+    `channels` maps a channel to the targets it requires, `demands` to what it asks of verdicts, `allowed_plugins` holds
+    digests, `serve_python` names the interpreters that load plans on this host."""
 
     store_url: str
     database_url: str
@@ -41,6 +44,7 @@ class Settings:
     gc_keep_releases: int = 20
     gc_keep_versions: int = 3
     gc_grace_s: float = 7 * 24 * 3600.0
+    demands: Mapping[str, ChannelDemands] = field(default_factory=dict)
 
     def preference_for(self, target: str) -> tuple[Precision, ...]:
         """Return the precisions wanted on `target`, most wanted first."""
@@ -49,6 +53,10 @@ class Settings:
     def channel_targets(self, channel: str) -> tuple[str, ...]:
         """Return the targets that `channel` requires, empty where nothing is set."""
         return self.channels.get(channel, ())
+
+    def channel_demands(self, channel: str) -> ChannelDemands:
+        """Return what `channel` asks of verdicts beside the limits, nothing where nothing is set."""
+        return self.demands.get(channel, ChannelDemands())
 
 
 @dataclass(frozen=True)
@@ -210,12 +218,24 @@ def make_settings(resolved: Resolved) -> Settings:
         build_timeout_s=values["limits.build_timeout_s"],
         preference=_named(values, "promote.preference.", ""),
         channels=_named(values, "channels.", ".targets"),
+        demands=_demands(values),
         serve_python=values["serve.python"],
         allowed_plugins=values["plugins.allowed"],
         gc_keep_releases=values["gc.keep_releases"],
         gc_keep_versions=values["gc.keep_versions"],
         gc_grace_s=values["gc.grace_s"],
     )
+
+
+def _demands(values: Mapping[str, Any]) -> dict[str, ChannelDemands]:
+    ages = _named(values, "channels.", ".max_verdict_age")
+    origins = _named(values, "channels.", ".verdicts_from")
+    return {
+        channel: ChannelDemands(
+            max_verdict_age=ages.get(channel), verdicts_from=origins.get(channel, VerdictsFrom.ANYWHERE)
+        )
+        for channel in {**ages, **origins}
+    }
 
 
 def _named(values: Mapping[str, Any], before: str, after: str) -> dict[str, Any]:

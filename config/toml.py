@@ -9,6 +9,7 @@ from typing import Any
 
 from modelreg.registry.errors import ConfigError
 from modelreg.registry.regular_files import irregularity
+from modelreg.registry.suggestions import say_close
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -59,9 +60,9 @@ def require_keys(table: Table, allowed: set[str], *, where: str) -> None:
     """
     unknown = sorted(set(table) - allowed)
     if unknown:
-        raise ConfigError(
-            f"{where} has an unknown key {unknown[0]!r}", hint=f"Known keys: {', '.join(sorted(allowed))}."
-        )
+        known = f"Known keys: {', '.join(sorted(allowed))}."
+        hint = " ".join(part for part in (say_close(unknown[0], sorted(allowed)), known) if part)
+        raise ConfigError(f"{where} has an unknown key {unknown[0]!r}", hint=hint)
 
 
 def _read(path: Path) -> bytes:

@@ -36,6 +36,8 @@ class PromotionRequest:
     override_gates: bool = False
     message: str = ""
     accepts: Acceptance = accept_every_verdict
+    validate_options: str = ""
+    """What `validate` must be given so that its verdicts count here, for the advice of a refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,7 @@ class PromotionPlan:
     missing: tuple[str, ...]
     overridden: tuple[str, ...] = ()
     precision: Precision | None = None
+    validate_options: str = ""
 
     @property
     def engines(self) -> dict[str, EngineRecord]:
@@ -176,6 +179,7 @@ def plan_promotion(
     preference: Preference,
     precision: Precision | None = None,
     accepts: Acceptance = accept_every_verdict,
+    validate_options: str = "",
 ) -> PromotionPlan:
     """Return the plan: per target the preferred precision among the engines that pass, or what is missing."""
     choices: list[TargetChoice] = []
@@ -193,7 +197,13 @@ def plan_promotion(
             missing.append(_say_missing(target, candidates))
     if not targets:
         missing.append("no engine is built")
-    return PromotionPlan(version=version, choices=tuple(choices), missing=tuple(missing), precision=precision)
+    return PromotionPlan(
+        version=version,
+        choices=tuple(choices),
+        missing=tuple(missing),
+        precision=precision,
+        validate_options=validate_options,
+    )
 
 
 def override_gates(plan: PromotionPlan) -> PromotionPlan:
@@ -241,6 +251,7 @@ def _refusal(plan: PromotionPlan) -> GateFailedError:
 def _advise(plan: PromotionPlan) -> str:
     """Return the next step: to build where nothing is built, else to validate, else to look at what failed."""
     reference = plan.version.reference
+    validate = " ".join(part for part in ("modelreg validate", reference, plan.validate_options) if part)
     waiting = [choice for choice in plan.choices if choice.engine is None]
     unbuilt = [choice for choice in waiting if all(not _is_built(candidate) for candidate in choice.candidates)]
     if unbuilt or not plan.choices:
@@ -252,13 +263,13 @@ def _advise(plan: PromotionPlan) -> str:
             if candidate.engine.status is EngineStatus.FAILED
         ]
         log = f" `modelreg show {reference} --log {failed[0]}` prints why a build failed." if failed else ""
-        return f"Run `{build}`, then `modelreg validate {reference}`.{log}"
+        return f"Run `{build}`, then `{validate}`.{log}"
     override = "or go over the gates with --override-gates --message WHY."
     served = [choice.target for choice in plan.choices if choice.engine is not None]
     if served:
         override = f"promote the rest alone with --target {','.join(served)}, {override}"
     if any(needs_validation(candidate) for choice in waiting for candidate in choice.candidates):
-        return f"Run `modelreg validate {reference}`, {override}"
+        return f"Run `{validate}`, {override}"
     return f"See `modelreg show {reference}`, and build another engine, {override}"
 
 

@@ -50,6 +50,7 @@ def read_plan(
         preference=request.preference,
         precision=request.precision,
         accepts=request.accepts,
+        validate_options=request.validate_options,
     )
     return override_gates(plan) if request.override_gates and plan.missing else plan
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from modelreg.registry.errors import ModelregError, WorkerStartError
 from modelreg.registry.tensor_sets import TensorSet, row_chunks
 from modelreg.registry.words import Json
+from modelreg.validators.durations import RunTimes
 from modelreg.validators.golden import LABEL, OUTPUT, CheckedGolden, class_scores
 from modelreg.validators.interface import EvaluationPass, Progress, Runner
 from modelreg.validators.metrics import MetricAccumulator, OutputMetrics
@@ -29,7 +30,8 @@ class OutputMismatchError(Exception):
 class PassMeasurement:
     """What one pass over the golden set found; `error` is empty unless it could not be finished.
 
-    `overflows` counts, by node, the values between nodes that became infinite; None where they cannot be seen.
+    `overflows` counts, by node, the values between nodes that became infinite; None where they cannot be seen. `runs`
+    says how long the engine's runs took, the way to its process included.
     """
 
     name: str
@@ -39,6 +41,7 @@ class PassMeasurement:
     seconds: float
     overflows: dict[str, int] | None = None
     error: str = ""
+    runs: Json | None = None
 
 
 def measure_pass(
@@ -52,11 +55,18 @@ def measure_pass(
     """
     started = time.perf_counter()
     outputs = {name: _OutputMeasure(name, golden, checked) for name in checked.scales}
-    error = ""
+    error, times = "", RunTimes()
     overflows: Mapping[str, int] | None = None
     try:
         with evaluation.open_runner() as runner:
-            _run_all(runner, outputs, golden, checked, lambda done: progress(evaluation.name, done, checked.samples))
+            _run_all(
+                runner,
+                outputs,
+                golden,
+                checked,
+                done=lambda samples: progress(evaluation.name, samples, checked.samples),
+                times=times,
+            )
             overflows = runner.overflows
     except OutputMismatchError as mismatch:
         error = str(mismatch)
@@ -73,14 +83,23 @@ def measure_pass(
         seconds=time.perf_counter() - started,
         overflows=None if overflows is None else dict(overflows),
         error=error,
+        runs=times.to_json(),
     )
 
 
 def _run_all(
-    runner: Runner, outputs: Mapping[str, _OutputMeasure], golden: TensorSet, checked: CheckedGolden, done: Any
+    runner: Runner,
+    outputs: Mapping[str, _OutputMeasure],
+    golden: TensorSet,
+    checked: CheckedGolden,
+    *,
+    done: Callable[[int], None],
+    times: RunTimes,
 ) -> None:
     for batch in checked.feed.iterate_batches(golden):
+        began = time.perf_counter()
         found = runner.run(batch.inputs)
+        times.add(time.perf_counter() - began)
         for name, output in outputs.items():
             if name not in found:
                 raise OutputMismatchError(f"the engine has no output {name!r}")

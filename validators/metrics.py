@@ -8,7 +8,7 @@ underflow there (huge values, denormals), or that holds a NaN or an infinity, is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from modelreg.config.policy import Metric
 from modelreg.registry.words import Json
 from modelreg.validators.formulas import cosine, product, sqnr_db
+from modelreg.validators.histograms import ErrorHistogram
 
 Array = NDArray[Any]
 
@@ -54,6 +55,7 @@ class OutputMetrics:
             `range_error` is the largest error as a part of `scale`; `sqnr_db` is infinite
             without any error; rates are from 0 to 1.
         worst: The rows with the largest absolute errors, the worst first.
+        histogram: How the absolute errors are distributed; see `ErrorHistogram.to_json`.
     """
 
     values: int
@@ -62,6 +64,7 @@ class OutputMetrics:
     inf_count: int
     measured: dict[Metric, float]
     worst: tuple[WorstSample, ...]
+    histogram: Json = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -77,6 +80,7 @@ class OutputMetrics:
             "inf": self.inf_count,
             **{str(metric): json_number(value) for metric, value in self.measured.items()},
             "worst": [{"row": w.row, "max_abs": json_number(w.max_abs)} for w in self.worst],
+            "histogram": self.histogram,
         }
 
 
@@ -104,6 +108,7 @@ class MetricAccumulator:
         self._is_integer = False
         self._max_abs = self._max_relative = 0.0
         self._worst: list[WorstSample] = []
+        self._histogram = ErrorHistogram()
         self._buffers: dict[Any, Array] = {}
 
     def update(self, reference: Array, candidate: Array) -> None:
@@ -140,6 +145,7 @@ class MetricAccumulator:
             inf_count=self._inf,
             measured=self._measured() if self._values else {},
             worst=self.worst,
+            histogram=self._histogram.to_json(),
         )
 
     # -- blocks --------------------------------------------------------------------------------------------
@@ -166,7 +172,12 @@ class MetricAccumulator:
             self._keep_worst(row, np.array([worst]))
 
     def _measure(self, reference: Array, candidate: Array, base: np.dtype[Any]) -> tuple[Array, float]:
-        """Add one block to the sums; return its absolute errors (infinite where not finite) and their maximum."""
+        """Add one block; return its absolute errors (infinite where not finite) and their maximum."""
+        found = self._measure_sums(reference, candidate, base)
+        self._histogram.add(found[0])
+        return found
+
+    def _measure_sums(self, reference: Array, candidate: Array, base: np.dtype[Any]) -> tuple[Array, float]:
         if self._is_integer:
             self._mismatches += int(np.count_nonzero(reference != candidate))
         for dtype in _BOUNDS:

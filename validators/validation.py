@@ -154,6 +154,7 @@ def _pass_json(measurement: PassMeasurement) -> Json:
         "seconds": round(measurement.seconds, 6),
         "error": measurement.error,
         "overflows": measurement.overflows,
+        "runs": measurement.runs,
         "outputs": outputs,
         "task": measurement.ranks.to_json() if measurement.ranks is not None else None,
     }

@@ -43,7 +43,16 @@ def test_every_setting_is_listed_with_value_origin_and_variable(
         assert found[key]["value"] == value
         assert found[key]["origin"] == {"kind": kind, "place": place, "line": line}
         assert found[key]["variable"] == variable_of(key)
-    assert {find_key(key) for key in found} - {None} == set(KEYS)
+    without_default = {find_key(f"channels.next.{name}") for name in ("max_verdict_age", "verdicts_from")}
+    assert {find_key(key) for key in found} - {None} == set(KEYS) - without_default
+
+
+def test_what_a_channel_demands_is_shown_as_it_is_written(configured: Shop) -> None:
+    demands = ("--set", "channels.next.verdicts_from=same-gpu", "--set", "channels.next.max_verdict_age=12h")
+    found = shown(*demands, home=configured.path)
+    assert found["channels.next.verdicts_from"]["value"] == "same-gpu"
+    assert found["channels.next.max_verdict_age"]["value"] == "12h"
+    assert "same-gpu" in configured.cli("config", "show", *demands).out
 
 
 def test_people_see_the_line_of_the_file(configured: Shop) -> None:

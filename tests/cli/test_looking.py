@@ -258,14 +258,14 @@ def test_diff_of_two_channels_compares_what_they_serve(stocked: Shop) -> None:
 def test_policy_show_works_outside_a_registry_and_inside_with_its_changes(shop: Shop) -> None:
     shop.add_version(precisions=())
     assert "accuracy_drop" in run_cli("policy", "show", "fp16").out
-    assert ["accuracy_drop", "task", "<=", "0.01"] in lines_of(shop.cli("policy", "show", "int8").out)
+    assert ["accuracy_drop", "task", "<=", "0.01", "int8.toml"] in lines_of(shop.cli("policy", "show", "int8").out)
     shipped = shop.cli("policy", "show", "int8", "--json").document
     folder = shop.path / "policies" / "lenet"
     folder.mkdir(parents=True)
     (folder / "int8.toml").write_text('[[rules]]\nmetric = "accuracy_drop"\nlimit = 0.002\n')
     assert shop.cli("policy", "show", "int8", "--json").document["digest"] == shipped["digest"]
     changed = shop.cli("policy", "show", "int8", "--model", "lenet")
-    assert ["accuracy_drop", "task", "<=", "0.002"] in lines_of(changed.out)
+    assert ["accuracy_drop", "task", "<=", "0.002", str(folder / "int8.toml")] in lines_of(changed.out)
     assert run_cli("policy", "show", "int8", home=shop.path / "nowhere").code == 1
 
 

@@ -37,6 +37,7 @@ MUTATING = (
     "db restore",
     "db upgrade",
     "toolchain add",
+    "policy accept",
     "toolchain remove",
 )
 

@@ -64,6 +64,7 @@ def test_what_reads_no_database_imports_no_database(promoted: Shop, words: tuple
         ("show", "lenet"),
         ("show", "lenet:1", "--json"),
         ("history", "lenet"),
+        ("report", "lenet:1"),
         ("promote", "lenet:1", "--to", "staging"),
         ("promote", "lenet:2", "--to", "production", "--dry-run"),
         ("rollback", "lenet", "--channel", "production", "--drill"),

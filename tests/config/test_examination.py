@@ -34,6 +34,9 @@ def test_a_new_home_is_sound(home: Home) -> None:
 def test_policies_that_are_in_force_are_sound(home: Home) -> None:
     write(home, "fp16.toml")
     write(home, "lenet/int8.toml")
+    write(home, "default.toml")
+    write(home, "@production/int8.toml")
+    write(home, "lenet/@production/default.toml")
     write(home, "README.md", "why we are strict")
     assert examine(home) == []
 
@@ -50,6 +53,10 @@ def test_policies_that_are_in_force_are_sound(home: Home) -> None:
         ("lenett/int8.toml", RULE, "there is no model 'lenett'", "Did you mean 'lenet'?"),
         ("vgg/int8.toml", RULE, "there is no model 'vgg'", "Rename the folder"),
         ("lenet/int8/int8.toml", RULE, "is never read", "Remove it"),
+        ("@production/lenet/int8.toml", RULE, "is never read", "Remove it"),
+        ("@Prod/int8.toml", RULE, "no channel can have this name", "@CHANNEL"),
+        ("lenet/@production/int88.toml", RULE, "is never read", "default.toml"),
+        ("default.toml", 'precision = "int8"\n' + RULE, "is for every precision", "Leave precision out"),
     ],
 )
 def test_what_is_wrong_or_never_read_is_named_with_advice(

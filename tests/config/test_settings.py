@@ -56,10 +56,12 @@ def test_a_new_config_shows_every_section_and_key_with_its_default(tmp_path: Pat
     assert all(line.startswith("#") for line in text.splitlines() if line)
     shown = load_settings(write(tmp_path / "all.toml", uncomment(text)))
     assert dict(shown.channels) == {"production": ("cpu",)}
-    assert replace(shown, channels={}) == load_settings(None)
+    assert shown.channel_demands("production").to_json() == {"max_verdict_age": "1d", "verdicts_from": "same-target"}
+    assert replace(shown, channels={}, demands={}) == load_settings(None)
     shipped = read_toml(Path(settings_module.__file__).with_name("settings.toml"))
     written = read_toml(tmp_path / "all.toml")
-    assert {**shipped, "channels": {"production": {"targets": ["cpu"]}}} == written
+    demands = {"max_verdict_age": "1d", "verdicts_from": "same-target"}
+    assert {**shipped, "channels": {"production": {"targets": ["cpu"], **demands}}} == written
 
 
 @pytest.mark.parametrize("url", ["/srv/store", "s3://bucket/prefix", 'odd "quoted" \\ path', "tab\tin it"])

@@ -15,7 +15,7 @@ import pytest
 from modelreg.cli import main
 from modelreg_testing.checkout import ROOT, needs_checkout, package_folders
 
-DATA = {".toml", ".typed"}
+DATA = {".css", ".json", ".toml", ".typed"}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelreg.validators.reports.document import SCHEMA_FILE
+from modelreg_testing.checkout import ROOT
+from modelreg_testing.reports import document, every_outcome, hostile, report_validator, stored_report
+
+
+@pytest.mark.parametrize("make", [every_outcome, hostile, document])
+def test_reports_of_every_outcome_satisfy_the_published_schema(make: Any) -> None:
+    report_validator().validate(make())
+
+
+def test_the_schema_is_the_one_in_the_docs() -> None:
+    published = ROOT / "docs" / "report.schema.json"
+    assert published.read_bytes() == Path(SCHEMA_FILE).read_bytes()
+
+
+def change(body: Any, path: str, value: object) -> Any:
+    changed = copy.deepcopy(body)
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split("/")]
+    place = changed
+    for part in parents:
+        place = place[part]
+    place[last] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("schema", 2),
+        ("verdict", "passed"),
+        ("created_at", "yesterday"),
+        ("golden_set", "abc"),
+        ("validations/0/report/verdict", "incomplete"),
+        ("validations/0/report/gates/0/outcome", "ok"),
+        ("validations/0/report/gates/0/measured", "1.0"),
+        ("validations/0/report/gates/3/reason", ""),
+        ("validations/0/report/engine/plan", ""),
+        ("validations/0/report/passes", []),
+        ("validations/0/report/policy/rules", []),
+        ("validations/0/report/passes/0/outputs/logits/histogram/counts", [-1]),
+        ("validations/0/report/passes/0/outputs/logits/cosine", "high"),
+        ("validations/0/report/layers/rows/0/state", "guilty"),
+        ("skipped/0/reason", ""),
+        ("history/0/gates/0/comparison", "<"),
+    ],
+)
+def test_the_schema_refuses_what_is_wrong(path: str, value: object) -> None:
+    assert not report_validator().is_valid(change(every_outcome(), path, value)), path
+
+
+def test_fields_that_a_later_program_adds_are_no_error() -> None:
+    body = document(stored_report(slices={"by": "day"}), fleet="north")
+    report_validator().validate(body)
