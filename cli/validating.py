@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelreg.cli.context import Registry
-from modelreg.cli.evaluation import fetch_files, make_passes
+from modelreg.cli.evaluation import fetch_files, make_passes, open_source
 from modelreg.cli.progress import Reporter
 from modelreg.cli.versions import read_version
 from modelreg.registry.errors import NotFoundError, WorkerStartError
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
     from modelreg.registry.tensor_sets import TensorSet
     from modelreg.registry.words import Precision
-    from modelreg.validators.interface import EvaluationPass
+    from modelreg.validators.interface import EvaluationPass, Runner
     from modelreg.validators.validation import ValidationOutcome
 
 
@@ -142,7 +145,9 @@ def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message:
             passes = make_passes(engine, plan, work.version, registry, place)
             try:
                 with open_tensor_set(path) as golden:
-                    outcome = _run(reporter, work, engine, golden, passes)
+                    outcome = _run(
+                        reporter, work, engine, golden, passes, partial(open_source, work.version, registry, place)
+                    )
             except WorkerStartError as error:
                 skipped.append((engine, str(error)))
                 continue
@@ -151,7 +156,12 @@ def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message:
 
 
 def _run(
-    reporter: Reporter, work: Work, engine: EngineRecord, golden: TensorSet, passes: list[EvaluationPass]
+    reporter: Reporter,
+    work: Work,
+    engine: EngineRecord,
+    golden: TensorSet,
+    passes: list[EvaluationPass],
+    source: Callable[[], AbstractContextManager[Runner]],
 ) -> ValidationOutcome:
     from modelreg.runtime.host import describe_host
     from modelreg.validators.validation import validate_engine
@@ -167,6 +177,7 @@ def _run(
             passes=passes,
             host=describe_host().to_json(),
             progress=lambda name, done, total: tell(done / max(1, total), name),
+            open_source=source,
         )
 
 

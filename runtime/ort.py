@@ -1,7 +1,7 @@
 """The job file that runs plans of ONNX Runtime: load one, then run it as often as asked.
 
 Runs in the toolchain's interpreter: Python 3.8, the standard library, NumPy and onnxruntime alone; mode `rounded`
-needs onnx and modelreg too, and so the registry's own interpreter.
+and mode `ranged` need onnx and modelreg too, and so the registry's own interpreter.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ def load(request: Json, _arrays: Arrays, _report: Report) -> Json:
     Load `request["path"]`; answer with its inputs and outputs.
 
     Modes: `plan` runs the plan as it is served. `rounded` takes an FP16 variant and keeps the rounding of every
-    value to FP16, which the plan itself does not on the CPU.
+    value to FP16, which the plan itself does not on the CPU. `ranged` takes an INT8 variant and looks at its ranges.
     """
+    counters, ranges = None, None
     if request["mode"] == "rounded":
         session, counters = _load_rounded(request["path"], request.get("threads"))
+    elif request["mode"] == "ranged":
+        session, ranges = _load_ranged(request["path"], request["absorbs_clips"], request.get("threads"))
     else:
-        session, counters = _open(request["path"], "ORT_ENABLE_ALL", request.get("threads")), None
-    _state["session"], _state["counters"] = session, counters
-    outputs = [each for each in session.get_outputs() if each.name not in (counters or {})]
+        session = _open(request["path"], "ORT_ENABLE_ALL", request.get("threads"))
+    _state["session"], _state["counters"], _state["ranges"] = session, counters, ranges
+    added = {*(counters or {}), *(name for each in ranges or () for name in each.outputs)}
+    outputs = [each for each in session.get_outputs() if each.name not in added]
     return {"inputs": _describe(session.get_inputs()), "outputs": _describe(outputs)}
 
 
 def run(_request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
-    """Run the loaded session; answer with every output, and in mode `rounded` with the overflows by node."""
+    """Run the loaded session; answer with every output, and with what the modes `rounded` and `ranged` count."""
     session = _state["session"]
     names = [each.name for each in session.get_outputs()]
     inputs = {}
@@ -45,10 +49,39 @@ def run(_request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
         is_half = each.type == "tensor(float16)" and arrays[each.name].dtype == "float32"
         inputs[each.name] = arrays[each.name].astype("float16") if is_half else arrays[each.name]
     outputs = dict(zip(names, session.run(names, inputs)))  # noqa: B905 - Python 3.8
+    if _state["ranges"] is not None:
+        return {"ranges": [_read_range(each, outputs) for each in _state["ranges"]]}, outputs
     if _state["counters"] is None:
         return {}, outputs
     overflows = [[node, int(outputs.pop(name))] for name, node in _state["counters"].items()]
     return {"overflows": overflows}, outputs
+
+
+def _read_range(watched: Any, outputs: Arrays) -> Json:
+    """Take what was added for one range out of the outputs."""
+    cut, size, smallest, largest = (outputs.pop(name).item() for name in watched.outputs)
+    return {
+        "node": watched.node,
+        "low": watched.low,
+        "high": watched.high,
+        "cut": cut,
+        "size": size,
+        # JSON has no NaN: whatever made one fails the gate for it.
+        "smallest": smallest if smallest == smallest else 0.0,
+        "largest": largest if largest == largest else 0.0,
+    }
+
+
+def _load_ranged(path: str, absorbs_clips: bool, threads: Optional[int]) -> Tuple[Any, List[Any]]:
+    from modelreg.runtime.ranging import write_ranged
+
+    handle, name = tempfile.mkstemp(dir=str(Path(path).parent), prefix="ranged-", suffix=".onnx")
+    os.close(handle)
+    try:
+        ranges = write_ranged(Path(path), Path(name), absorbs_clips=absorbs_clips)
+        return _open(name, "ORT_ENABLE_BASIC", threads), list(ranges)
+    finally:
+        Path(name).unlink()
 
 
 def _load_rounded(path: str, threads: Optional[int]) -> Tuple[Any, Dict[str, str]]:
