@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     examples="""
     modelreg validate lenet:1
     modelreg validate lenet:1 --precision int8 --policy strict.toml
+    modelreg validate lenet:2 --against production
     """,
 )
 @click.argument("reference", type=read_reference, metavar="REF")
@@ -49,6 +50,11 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="A TOML file that changes the policy; loosening it needs --message.",
 )
+@click.option(
+    "--against",
+    metavar="CHANNEL",
+    help="Compare with what CHANNEL serves now too: decisions on the labelled samples, and latency.",
+)
 @message_option
 @dry_run_option
 @click.pass_obj
@@ -60,6 +66,7 @@ def command(
     precisions: tuple[Precision, ...],
     targets: tuple[str, ...],
     policy: Path | None,
+    against: str | None,
     message: str,
     dry_run: bool,
 ) -> int:
@@ -70,7 +77,15 @@ def command(
     """
     registry = invocation.open_registry()
     registry.open()
-    work = plan_work(registry, reference, engine_id=engine_id, precisions=precisions, targets=targets, policy=policy)
+    work = plan_work(
+        registry,
+        reference,
+        engine_id=engine_id,
+        precisions=precisions,
+        targets=targets,
+        policy=policy,
+        against=against,
+    )
     loosened = [line for lines in work.loosened.values() for line in lines]
     if loosened and not message.strip():
         raise UsageError(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,12 +16,13 @@ from modelreg.registry.errors import NotFoundError, WorkerStartError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
+    from modelreg.cli.comparing import Active
     from modelreg.config.current_policies import CurrentPolicies
     from modelreg.config.policy import Policy
     from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
     from modelreg.registry.tensor_sets import TensorSet
     from modelreg.registry.words import Precision
-    from modelreg.validators.interface import EvaluationPass, Runner
+    from modelreg.validators.interface import EvaluationPass
     from modelreg.validators.validation import ValidationOutcome
 
 
@@ -38,6 +37,7 @@ class Work:
     policies: dict[Precision, Policy]
     current: CurrentPolicies
     loosened: dict[Precision, list[str]]
+    active: Active | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +56,16 @@ def plan_work(
     precisions: tuple[Precision, ...],
     targets: tuple[str, ...],
     policy: Path | None,
+    against: str | None = None,
 ) -> Work:
     """
     Return which engines are validated here, against what and by which policies.
 
     Raises:
-        NotFoundError: There is no such version, no built engine of that kind, or no golden set.
+        NotFoundError: There is no such version, no built engine of that kind, or no golden set, or the channel
+            `against` serves nothing.
     """
+    from modelreg.cli.comparing import read_active
     from modelreg.config.current_policies import CurrentPolicies
     from modelreg.config.policy import load_policy
     from modelreg.registry import engines, golden_sets
@@ -108,6 +111,7 @@ def plan_work(
         policies=policies,
         current=current,
         loosened=loosened,
+        active=None if against is None else read_active(registry, version.model, against),
     )
 
 
@@ -145,9 +149,7 @@ def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message:
             passes = make_passes(engine, plan, work.version, registry, place)
             try:
                 with open_tensor_set(path) as golden:
-                    outcome = _run(
-                        reporter, work, engine, golden, passes, partial(open_source, work.version, registry, place)
-                    )
+                    outcome = _run(reporter, Attempt(registry, work, engine, golden, passes, place))
             except WorkerStartError as error:
                 skipped.append((engine, str(error)))
                 continue
@@ -155,29 +157,46 @@ def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message:
     return Done(judged=judged, skipped=skipped)
 
 
-def _run(
-    reporter: Reporter,
-    work: Work,
-    engine: EngineRecord,
-    golden: TensorSet,
-    passes: list[EvaluationPass],
-    source: Callable[[], AbstractContextManager[Runner]],
-) -> ValidationOutcome:
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One engine about to be validated, with its files in a folder."""
+
+    registry: Registry
+    work: Work
+    engine: EngineRecord
+    golden: TensorSet
+    passes: list[EvaluationPass]
+    folder: Path
+
+
+def _run(reporter: Reporter, attempt: Attempt) -> ValidationOutcome:
+    from modelreg.cli.comparing import Comparison
     from modelreg.runtime.host import describe_host
     from modelreg.validators.validation import validate_engine
 
+    work, engine = attempt.work, attempt.engine
+    policy = work.policies[engine.precision]
     label = f"validating engine {engine.id} ({engine.target.name} {engine.precision})"
     with reporter.step(label) as tell:
         return validate_engine(
             engine=engine,
             version=work.version,
-            golden=golden,
+            golden=attempt.golden,
             golden_digest=work.golden.digest,
-            policy=work.policies[engine.precision],
-            passes=passes,
+            policy=policy,
+            passes=attempt.passes,
             host=describe_host().to_json(),
             progress=lambda name, done, total: tell(done / max(1, total), name),
-            open_source=source,
+            open_source=partial(open_source, work.version, attempt.registry, attempt.folder),
+            compare=Comparison(
+                registry=attempt.registry,
+                version=work.version,
+                engine=engine,
+                own=attempt.passes[0],
+                policy=policy,
+                folder=attempt.folder,
+                active=work.active,
+            ),
         )
 
 

@@ -93,7 +93,7 @@ _ONLY_SCOPES = {
     Metric.LATENCY_RATIO: (Scope.ACTIVE,),
     Metric.SQNR_DB: (Scope.FLOATING, Scope.INTEGER, Scope.SLICE),
 }
-"""Metrics that are measured of some things alone, the usual one first; all others are of floating or integer outputs."""
+"""Metrics of some scopes alone, the usual one first; all others are of floating or integer outputs."""
 _OUTPUT_SCOPES = (Scope.FLOATING, Scope.INTEGER)
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _ENTRY_POINT = re.compile(r"[A-Za-z_][\w.-]*")

@@ -6,8 +6,10 @@ and mode `ranged` need onnx and modelreg too, and so the registry's own interpre
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -57,6 +59,32 @@ def run(_request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
     return {"overflows": overflows}, outputs
 
 
+def bench(request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
+    """
+    Time the loaded session on the inputs; answer with the milliseconds of every run, as `host_ms`.
+
+    Keys: `warmup_ms`, `duration_s` and `iterations` (the longer of both counts).
+    """
+    import numpy
+
+    session = _state["session"]
+    inputs = {each.name: arrays[each.name] for each in session.get_inputs()}
+
+    def time_once() -> float:
+        began = time.perf_counter()
+        session.run(None, inputs)
+        return (time.perf_counter() - began) * 1000
+
+    warm_until = time.perf_counter() + request["warmup_ms"] / 1000
+    while time.perf_counter() < warm_until:
+        time_once()
+    times: List[float] = []
+    until = time.perf_counter() + request["duration_s"]
+    while len(times) < request["iterations"] or time.perf_counter() < until:
+        times.append(time_once())
+    return {}, {"host_ms": numpy.array(times)}
+
+
 def _read_range(watched: Any, outputs: Arrays) -> Json:
     """Take what was added for one range out of the outputs."""
     cut, size, smallest, largest = (outputs.pop(name).item() for name in watched.outputs)
@@ -66,9 +94,9 @@ def _read_range(watched: Any, outputs: Arrays) -> Json:
         "high": watched.high,
         "cut": cut,
         "size": size,
-        # JSON has no NaN: whatever made one fails the gate for it.
-        "smallest": smallest if smallest == smallest else 0.0,
-        "largest": largest if largest == largest else 0.0,
+        # JSON has no NaN and no infinity: whatever made one fails the gate for it.
+        "smallest": smallest if math.isfinite(smallest) else 0.0,
+        "largest": largest if math.isfinite(largest) else 0.0,
     }
 
 
@@ -112,4 +140,4 @@ def _describe(declared: List[Any]) -> List[Json]:
     return [{"name": each.name, "type": each.type, "shape": list(each.shape)} for each in declared]
 
 
-JOBS = {"load": load, "run": run}
+JOBS = {"load": load, "run": run, "bench": bench}

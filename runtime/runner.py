@@ -77,6 +77,9 @@ class Timing:
     cuda_graph: bool = False
 
 
+_BLOCK = Timing(warmup_ms=0.0, duration_s=0.01, iterations=3)
+
+
 class WorkerRunner:
     """
     A plan in a persistent child process; a context manager.
@@ -194,13 +197,21 @@ class WorkerRunner:
 
     def bench(self, inputs: Mapping[str, Array], timing: Timing) -> Array:
         """
-        Return the milliseconds that the GPU took for each of many runs on the same inputs, which are uploaded once.
+        Return the milliseconds of each of many runs on the same inputs.
+
+        On a GPU it is the GPU's own time, and the inputs are uploaded once; on the CPU it is the call.
 
         Raises:
             RunError: The backend refused, or cannot be timed.
             WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
         """
-        return self._call("bench", asdict(timing), inputs, timeout_s=self._timeout_s)[1]["gpu_ms"]
+        (times,) = self._call("bench", asdict(timing), inputs, timeout_s=self._timeout_s)[1].values()
+        return times
+
+    def time_block(self, inputs: Mapping[str, Array]) -> float:
+        """Return the median milliseconds of a few runs, at least three: one side of a paired comparison."""
+        times = sorted(self.bench(inputs, _BLOCK).tolist())
+        return float(times[len(times) // 2])
 
     def close(self) -> None:
         """End the child."""

@@ -42,8 +42,8 @@ class RangeUse:
 
     Attributes:
         node: What makes the tensor.
-        saturated: Values beyond the range, which are cut off; where the range ends at zero because the values before a
-            ReLU are quantised, those below zero are not counted.
+        saturated: Values cut off by more than a tenth of the range; where the range ends at zero because the values
+            before a ReLU are quantised, those below zero are not counted.
         values: Values in all.
         use: The part of the range that lies between the smallest and the largest value, from 0 to 1.
     """

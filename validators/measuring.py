@@ -90,7 +90,14 @@ def measure_pass(
     try:
         with evaluation.open_runner() as runner:
             done = partial(progress, evaluation.name)
-            _run_all(runner, outputs, tasks, golden, checked, lambda samples: done(samples, checked.samples))
+            _run_all(
+                runner,
+                outputs,
+                tasks,
+                golden=golden,
+                checked=checked,
+                done=lambda samples: done(samples, checked.samples),
+            )
             overflows = runner.overflows
             behaviour = prober.probe(runner) if prober is not None else None
     except OutputMismatchError as mismatch:
@@ -150,6 +157,7 @@ def _run_all(
     runner: Runner,
     outputs: Mapping[str, _OutputMeasure],
     tasks: Sequence[TaskMeasure],
+    *,
     golden: TensorSet,
     checked: CheckedGolden,
     done: Callable[[int], None],

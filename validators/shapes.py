@@ -1,6 +1,7 @@
-"""At which shapes an engine is tried beside the golden set's own: its profiles' ends, and batches nobody tuned for. Pure.
+"""At which shapes an engine is tried beside the golden set's own. Pure.
 
-An engine of ONNX Runtime has no profiles; it is tried at the batches of the default profile (docs/decisions/0013).
+These are its profiles' ends, and sizes that nobody tuned for. An engine of ONNX Runtime has no profiles; it is tried at
+the batches of the default profile (docs/decisions/0013).
 """
 
 from __future__ import annotations

@@ -45,6 +45,7 @@ class TopK:
         self._k, self._right, self._samples = k, 0, 0
 
     def update(self, outputs: Arrays, labels: Arrays) -> None:
+        """Take the next samples."""
         scores = output_of(outputs, "(samples, classes)", lambda a: a.ndim == 2 and a.dtype.kind == "f")
         own = np.take_along_axis(scores, label_of(labels, "label").astype(np.int64)[:, None], axis=1)
         before = np.arange(scores.shape[1]) < label_of(labels, "label").astype(np.int64)[:, None]
@@ -53,6 +54,7 @@ class TopK:
         self._samples += len(scores)
 
     def result(self) -> float:
+        """Return the metric so far."""
         return self._right / self._samples
 
 
@@ -70,6 +72,7 @@ class MeanIoU:
         self._either: dict[int, int] = {}
 
     def update(self, outputs: Arrays, labels: Arrays) -> None:
+        """Take the next samples."""
         mask = label_of(labels, "mask", "label").astype(np.int64)
         found = output_of(outputs, "a segmentation", lambda a: a.ndim in (3, 4) and a.shape[-2:] == mask.shape[-2:])
         classes = found.argmax(axis=1) if found.ndim == 4 else found.astype(np.int64)
@@ -81,6 +84,7 @@ class MeanIoU:
             self._either[key] = self._either.get(key, 0) + int(np.count_nonzero(expected | got))
 
     def result(self) -> float:
+        """Return the metric so far."""
         if not self._either:
             raise MetricError("no pixel has a class")
         return float(np.mean([self._both[key] / self._either[key] for key in self._either]))
@@ -101,6 +105,7 @@ class MeanAveragePrecision:
         self._objects: dict[int, int] = {}
 
     def update(self, outputs: Arrays, labels: Arrays) -> None:
+        """Take the next samples."""
         missing = [name for name in ("boxes", "scores", "classes") if name not in outputs]
         if missing:
             raise MetricError(f"the model has no output {missing[0]!r}")
@@ -125,6 +130,7 @@ class MeanAveragePrecision:
             self._hits.setdefault(int(classes[i]), []).append((float(scores[i]), is_hit))
 
     def result(self) -> float:
+        """Return the metric so far."""
         if not self._objects:
             raise MetricError("the labels have no object")
         return float(np.mean([self._average_precision(number) for number in self._objects]))
@@ -162,6 +168,7 @@ class EditDistance:
         self._ctc, self._edits, self._tokens = ctc, 0, 0
 
     def update(self, outputs: Arrays, labels: Arrays) -> None:
+        """Take the next samples."""
         wanted = label_of(labels, "tokens")
         found = output_of(outputs, "token sequences", lambda a: a.ndim in (2, 3) and len(a) == len(wanted))
         tokens = found.argmax(axis=2) if found.ndim == 3 else found
@@ -178,6 +185,7 @@ class EditDistance:
         return row[changed & (row > 0)]
 
     def result(self) -> float:
+        """Return the metric so far."""
         if not self._tokens:
             raise MetricError("the labels have no token")
         return self._edits / self._tokens
@@ -210,6 +218,7 @@ class Retrieval:
         self._samples = 0
 
     def update(self, outputs: Arrays, labels: Arrays) -> None:
+        """Take the next samples."""
         left = MAX_GALLERY - self._samples
         identities = label_of(labels, "identity", "label")[:left]
         found = output_of(outputs, "embeddings (samples, size)", lambda a: a.ndim == 2 and a.dtype.kind == "f")[:left]
@@ -219,6 +228,7 @@ class Retrieval:
         self._samples += len(identities)
 
     def result(self) -> float:
+        """Return the metric so far."""
         if self._samples < 2:
             raise MetricError("retrieval needs two samples at least")
         gallery, labels = np.concatenate(self._embeddings), np.concatenate(self._labels)

@@ -23,6 +23,8 @@ from modelreg.validators.slicing import slice_gates
 from modelreg.validators.task_metrics import own_gates, own_metrics
 
 REPORT_SCHEMA = 1
+Compare = Callable[[TensorSet, CheckedGolden], tuple[list[GateResult], Json]]
+"""Returns the gates of an engine beside others, and what the report says of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,7 @@ def validate_engine(
     host: Json | None = None,
     progress: Progress = no_progress,
     open_source: Callable[[], AbstractContextManager[Runner]] | None = None,
-    more_gates: Sequence[GateResult] = (),
-    more_report: Json | None = None,
+    compare: Compare | None = None,
 ) -> ValidationOutcome:
     """Run every pass over the golden set and return what the policy makes of it.
 
@@ -60,8 +61,7 @@ def validate_engine(
         host: Where it ran, for the report.
         progress: Called after every run of the engine.
         open_source: Opens the source in ONNX Runtime, to compare with at shapes that the golden set does not have.
-        more_gates: Gates of what was measured beside the golden set, for example its value.
-        more_report: What the report says of these.
+        compare: Compares the engine with others once the golden set is checked; its gates count like all others.
 
     Returns:
         The outcome. An engine that cannot be run, or whose outputs do not line up, has the verdict `error`.
@@ -75,7 +75,10 @@ def validate_engine(
         raise ValueError("an engine is validated in at least one pass")
     started_at, started = utc_now(), time.perf_counter()
     checked = check_golden(golden, version.source.signature)
-    prober = _prober(engine, version, golden, checked, policy, open_source)
+    prober = None
+    if policy.rules_for(Scope.BEHAVIOUR):
+        profiles = (engine.recipe.get("build") or {}).get("profiles") or ()
+        prober = Prober(golden, checked, version.source.signature, profiles=profiles, open_source=open_source)
     measured = [
         measure_pass(
             p,
@@ -94,7 +97,8 @@ def validate_engine(
         gates += pass_gates(measurement, golden=golden, checked=checked, policy=policy, label=label)
     gates += _inside_gates(measured, policy=policy)
     gates += behaviour_gates(measured[0].behaviour, policy=policy)
-    gates += more_gates
+    beside, beside_report = ([], {}) if compare is None else compare(golden, checked)
+    gates += beside
     verdict = judge(gates)
     report = {
         "schema": REPORT_SCHEMA,
@@ -111,7 +115,7 @@ def validate_engine(
         "policy": {**policy.to_json(), "digest": policy.digest, "origins": list(policy.origins)},
         "host": host or {},
         "passes": [_pass_json(measurement) for measurement in measured],
-        **(more_report or {}),
+        **beside_report,
         "gates": [gate.to_json() for gate in gates],
         "verdict": str(verdict),
     }
@@ -152,21 +156,6 @@ def _inside_gates(measured: Sequence[PassMeasurement], *, policy: Policy) -> lis
     if seen.looks_inside and seen.error:
         return [skipped_gate(str(r.metric), subject, seen.error) for r in policy.rules_for(Scope.INSIDE)]
     return inside_gates(seen.overflows, seen.ranges, policy=policy, subject=subject)
-
-
-def _prober(
-    engine: EngineRecord,
-    version: VersionRecord,
-    golden: TensorSet,
-    checked: CheckedGolden,
-    policy: Policy,
-    open_source: Callable[[], AbstractContextManager[Runner]] | None,
-) -> Prober | None:
-    """Return what tries the engine further, or None where the policy does not ask for it."""
-    if not policy.rules_for(Scope.BEHAVIOUR):
-        return None
-    profiles = (engine.recipe.get("build") or {}).get("profiles") or ()
-    return Prober(golden, checked, version.source.signature, profiles=profiles, open_source=open_source)
 
 
 def _subject(name: str, label: str) -> str:
