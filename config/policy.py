@@ -94,6 +94,7 @@ _ONLY_SCOPES = {
     Metric.SQNR_DB: (Scope.FLOATING, Scope.INTEGER, Scope.SLICE),
 }
 """Metrics of some scopes alone, the usual one first; all others are of floating or integer outputs."""
+_NAMED_SCOPES = (Scope.SLICE, Scope.ACTIVE)
 _OUTPUT_SCOPES = (Scope.FLOATING, Scope.INTEGER)
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _ENTRY_POINT = re.compile(r"[A-Za-z_][\w.-]*")
@@ -123,8 +124,13 @@ class Rule:
         """Return comparison and limit, for example `>= 0.99`."""
         return f"{self.comparison} {self.limit:g}"
 
+    @property
+    def gate(self) -> str:
+        """Return what the gate of this rule is called: where a metric is of several things, one name for each."""
+        return f"{self.applies_to}_{self.metric}" if self.applies_to in _NAMED_SCOPES else str(self.metric)
+
     def __str__(self) -> str:
-        return f"{self.metric} {self.demand}"
+        return f"{self.gate} {self.demand}"
 
     def is_met(self, measured: float) -> bool:
         """Return whether the measurement is within the limit."""

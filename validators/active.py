@@ -103,10 +103,10 @@ def active_gates(beside: BesideActive, *, policy: Policy) -> list[GateResult]:
 def _gate(rule: Rule, beside: BesideActive) -> GateResult:
     if rule.metric is Metric.ACCURACY_DROP:
         if beside.decisions is None:
-            return skipped_gate(str(rule.metric), beside.name, beside.undecided)
+            return skipped_gate(rule.gate, beside.name, beside.undecided)
         return _decision_gate(rule, beside.name, beside.decisions)
     if beside.latency is None:
-        return skipped_gate(str(rule.metric), beside.name, beside.not_timed)
+        return skipped_gate(rule.gate, beside.name, beside.not_timed)
     return _latency_gate(rule, beside.name, beside.latency)
 
 

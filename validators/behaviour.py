@@ -135,7 +135,7 @@ class Prober:
     # -- the questions -------------------------------------------------------------------------------------
     def _repeat(self, runner: Runner, inputs: Arrays) -> tuple[Tried, bool]:
         try:
-            one, two = ({n: np.array(v) for n, v in runner.run(inputs).items()} for _ in range(2))
+            one, two = [{n: np.array(v) for n, v in runner.run(inputs).items()} for _ in range(2)]
         except Exception as error:
             return Tried(name="repeat", problem=_say(error)), False
         same = all(one[name].tobytes() == two[name].tobytes() for name in one)

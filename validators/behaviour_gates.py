@@ -18,7 +18,7 @@ def behaviour_gates(found: Behaviour | None, *, policy: Policy) -> list[GateResu
     """Return one gate for each rule of the scope; skipped where the engine could not be run at all."""
     rules = policy.rules_for(Scope.BEHAVIOUR)
     if found is None:
-        return [skipped_gate(str(r.metric), _SUBJECT, "the engine does not run on the golden set") for r in rules]
+        return [skipped_gate(r.gate, _SUBJECT, "the engine does not run on the golden set") for r in rules]
     return [_gate(rule, found, policy) for rule in rules]
 
 
@@ -26,7 +26,7 @@ def _gate(rule: Rule, found: Behaviour, policy: Policy) -> GateResult:
     if rule.metric is Metric.REPEAT_ERROR:
         return _repeat_gate(rule, found)
     if found.reason:
-        return skipped_gate(str(rule.metric), _SUBJECT, found.reason)
+        return skipped_gate(rule.gate, _SUBJECT, found.reason)
     if rule.metric is Metric.BATCH_ERROR:
         if found.alone is None:
             return skipped_gate(
@@ -53,7 +53,7 @@ def _batch_gate(rule: Rule, alone: Tried) -> GateResult:
 def _shape_gate(rule: Rule, points: Sequence[Tried], policy: Policy) -> GateResult:
     """Judge all points: those of another batch by the rule, others beside the source by the rules for outputs."""
     if not points:
-        return skipped_gate(str(rule.metric), _SUBJECT, "there is no shape beside the golden set's own")
+        return skipped_gate(rule.gate, _SUBJECT, "there is no shape beside the golden set's own")
     broken = [f"at {point.name}: {point.problem}" for point in points if point.problem]
     if broken:
         return _failed(rule, "; ".join(broken[:3]))
@@ -63,7 +63,7 @@ def _shape_gate(rule: Rule, points: Sequence[Tried], policy: Policy) -> GateResu
     tried = [point for point in points if not point.not_tried]
     left = "; ".join(f"{point.name} was not tried: {point.not_tried}" for point in points if point.not_tried)
     if not tried:
-        return skipped_gate(str(rule.metric), _SUBJECT, left)
+        return skipped_gate(rule.gate, _SUBJECT, left)
     worst = max(tried, key=lambda point: point.error)
     fact = f"at {worst.name} the samples of the golden set differ in {worst.worst} by {worst.error:.3g} of its range"
     gate = rule_gate(rule, worst.error, subject=_SUBJECT, fact=fact)
@@ -94,7 +94,7 @@ def _beside_source(point: Tried, policy: Policy) -> str:
 
 def _failed(rule: Rule, reason: str) -> GateResult:
     return GateResult(
-        gate=str(rule.metric),
+        gate=rule.gate,
         subject=_SUBJECT,
         outcome=GateOutcome.FAIL,
         comparison=rule.comparison,

@@ -16,7 +16,7 @@ _NO_EVIDENCE = {
     *(FINITE, REALISED, RUN),
     *(str(Metric.OVERFLOWS), str(Metric.SATURATION), str(Metric.RANGE_USE)),
     *(str(Metric.REPEAT_ERROR), str(Metric.BATCH_ERROR), str(Metric.SHAPE_ERROR)),
-    *(str(Metric.GAIN), str(Metric.LATENCY_RATIO)),
+    *(str(Metric.GAIN), f"{Scope.ACTIVE}_{Metric.LATENCY_RATIO}", f"{Scope.ACTIVE}_{Metric.ACCURACY_DROP}"),
 }
 _UNCONVERTED = {Precision.FP32, Precision.TF32, Precision.BEST}
 
@@ -46,7 +46,7 @@ def output_gates(
     """
     rules = policy.rules_for(scope)
     if metrics.is_empty:
-        names = [str(rule.metric) for rule in rules] or [FINITE]
+        names = [rule.gate for rule in rules] or [FINITE]
         return [skipped_gate(name, subject, "the output has no values, so there is no evidence") for name in names]
     gates = [_finite_gate(metrics, subject, samples)]
     for rule in rules:
@@ -55,7 +55,7 @@ def output_gates(
             fact = f"{rule.metric} of {subject} is {measured:.6g}"
             gates.append(rule_gate(rule, measured, subject=subject, fact=fact, samples=samples, lists=True))
         else:
-            gates.append(skipped_gate(str(rule.metric), subject, "the output has no finite value to measure"))
+            gates.append(skipped_gate(rule.gate, subject, "the output has no finite value to measure"))
     return gates
 
 
@@ -141,7 +141,7 @@ def rule_gate(
     is_met = rule.is_met(measured)
     reason = f"{fact}, {_limit(rule)}" + (f"; {_listed(samples)}" if lists else "")
     return GateResult(
-        gate=str(rule.metric),
+        gate=rule.gate,
         subject=subject,
         outcome=GateOutcome.PASS if is_met else GateOutcome.FAIL,
         measured=measured,

@@ -32,10 +32,10 @@ def _gate(
 ) -> GateResult:
     if rule.metric is Metric.OVERFLOWS:
         if overflows is None:
-            return skipped_gate(str(rule.metric), subject, "the values between nodes cannot be seen")
+            return skipped_gate(rule.gate, subject, "the values between nodes cannot be seen")
         return _overflow_gate(rule, overflows, subject)
     if not ranges:
-        return skipped_gate(str(rule.metric), subject, "no quantised value between nodes can be seen")
+        return skipped_gate(rule.gate, subject, "no quantised value between nodes can be seen")
     return (_saturation_gate if rule.metric is Metric.SATURATION else _use_gate)(rule, ranges, subject)
 
 

@@ -130,7 +130,7 @@ def slice_gates(slices: Sequence[SliceMetrics] | None, *, policy: Policy, subjec
     gates = []
     for rule in policy.rules_for(Scope.SLICE):
         if not slices:
-            gates.append(skipped_gate(str(rule.metric), f"{subject} by slice", "the golden set has no slices"))
+            gates.append(skipped_gate(rule.gate, f"{subject} by slice", "the golden set has no slices"))
         else:
             gates.append(_gate(rule, slices, subject))
     return gates
@@ -139,7 +139,7 @@ def slice_gates(slices: Sequence[SliceMetrics] | None, *, policy: Policy, subjec
 def _gate(rule: Rule, slices: Sequence[SliceMetrics], subject: str) -> GateResult:
     measured = [(value, each) for each in slices if (value := each.measure(rule.metric)) is not None]
     if not measured:
-        return skipped_gate(str(rule.metric), f"{subject} by slice", "no slice can be measured: there are no labels")
+        return skipped_gate(rule.gate, f"{subject} by slice", "no slice can be measured: there are no labels")
     value, worst = (min if rule.comparison == ">=" else max)(measured, key=lambda pair: pair[0])
     name = f"{subject}, slice {worst.name}"
     fact = f"{rule.metric} of slice {worst.name} ({worst.samples} samples) is {value:.4g}, the worst of {len(measured)}"

@@ -218,7 +218,7 @@ def own_gates(scores: Mapping[str, TaskScore], *, policy: Policy, subject: str) 
 def _gate(rule: Rule, score: TaskScore, subject: str) -> GateResult:
     if score.error:
         outcome = GateOutcome.SKIPPED if score.error == "the golden set has no labels" else GateOutcome.ERROR
-        return GateResult(gate=str(rule.metric), subject=subject, outcome=outcome, reason=score.error)
+        return GateResult(gate=rule.gate, subject=subject, outcome=outcome, reason=score.error)
     better = "fell" if score.higher_is_better else "rose"
     fact = f"{rule.metric} {better} from {score.reference:.4g} to {score.engine:.4g}"
     return rule_gate(rule, score.drop, subject=subject, fact=fact)

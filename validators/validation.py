@@ -154,7 +154,7 @@ def _inside_gates(measured: Sequence[PassMeasurement], *, policy: Policy) -> lis
     if seen is None:
         return inside_gates(None, None, policy=policy, subject=subject)
     if seen.looks_inside and seen.error:
-        return [skipped_gate(str(r.metric), subject, seen.error) for r in policy.rules_for(Scope.INSIDE)]
+        return [skipped_gate(r.gate, subject, seen.error) for r in policy.rules_for(Scope.INSIDE)]
     return inside_gates(seen.overflows, seen.ranges, policy=policy, subject=subject)
 
 

@@ -41,7 +41,7 @@ def value_gates(worth: Worth | None, *, policy: Policy, precision: Precision, wh
     """Return the gates of value; skipped without a sibling, or where `why_not` says why none can be compared."""
     reason = why_not or f"there is no fp16 sibling of this {precision} engine to beat"
     return [
-        skipped_gate(str(rule.metric), "value", reason) if worth is None else _gate(rule, worth, precision)
+        skipped_gate(rule.gate, "value", reason) if worth is None else _gate(rule, worth, precision)
         for rule in policy.rules_for(Scope.VALUE)
     ]
 

@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,7 +28,22 @@ from fault_corpus.table import summarise, to_markdown
 from modelreg.builders import cells
 from modelreg.builders.variants import VariantWorker
 from modelreg.registry.tensor_sets import write_tensor_set
+from modelreg.registry.words import Json, Precision
 from modelreg_testing.cli import CliResult, run_cli
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one gate measured, and its limit."""
+
+    value: float
+    comparison: str
+    limit: float
+
+    def or_worse(self, other: Measured) -> Measured:
+        """Return the one that is nearer to its limit, or further beyond."""
+        is_worse = other.value < self.value if self.comparison == ">=" else other.value > self.value
+        return other if is_worse else self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +54,7 @@ class Outcome:
     Attributes:
         stage: Where it was refused: `register`, `build` or `validate`; empty where everything passed.
         gates: The gates that failed.
+        measured: By gate what was measured, the worst of its outputs, and the limit.
         said: What the user is told.
     """
 
@@ -46,6 +62,7 @@ class Outcome:
     gates: tuple[str, ...]
     said: str
     seconds: float
+    measured: Mapping[str, Measured] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -72,9 +89,16 @@ class Bench:
         if made.code:
             raise RuntimeError(made.err)
         stage, result = self._take_through(case, name)
-        gates = _failed_gates(result) if stage == "validate" else ()
+        found = _gates(result) if stage in ("", "validate") else []
+        bad = [gate["gate"] for gate in found if gate["outcome"] in ("fail", "error")]
         said = (result.err.strip() or result.out.strip()).splitlines()
-        return Outcome(stage=stage, gates=gates, said=said[-1] if said else "", seconds=time.monotonic() - began)
+        return Outcome(
+            stage=stage,
+            gates=tuple(dict.fromkeys(bad)),
+            said=said[-1] if said else "",
+            seconds=time.monotonic() - began,
+            measured=_worst(found),
+        )
 
     def _take_through(self, case: Case, name: str) -> tuple[str, CliResult]:
         place = self._folder / name
@@ -106,10 +130,19 @@ class Bench:
         return result
 
 
-def _failed_gates(result: CliResult) -> tuple[str, ...]:
+def _gates(result: CliResult) -> list[Json]:
     (validation,) = result.document["validations"]
-    bad = [gate["gate"] for gate in validation["gates"] if gate["outcome"] in ("fail", "error")]
-    return tuple(dict.fromkeys(bad))
+    gates: list[Json] = validation["gates"]
+    return gates
+
+
+def _worst(gates: Sequence[Json]) -> dict[str, Measured]:
+    found: dict[str, Measured] = {}
+    for gate in gates:
+        if isinstance(gate["measured"], float | int) and gate["limit"] is not None:
+            new = Measured(float(gate["measured"]), str(gate["comparison"]), float(gate["limit"]))
+            found[gate["gate"]] = new if gate["gate"] not in found else new.or_worse(found[gate["gate"]])
+    return found
 
 
 @contextmanager
@@ -150,7 +183,8 @@ def run_healthy(bench: Bench, seeds: Sequence[int]) -> Iterator[tuple[str, Outco
         for network in NETWORKS:
             for precision in HEALTHY_PRECISIONS:
                 name = f"{network}-{precision}-seed{seed}"
-                yield name, bench.try_case(healthy_case(network, precision, seed), name)
+                case = replace(healthy_case(network, precision, seed), with_sibling=precision is Precision.INT8)
+                yield name, bench.try_case(case, name)
     for name, case in controls():
         yield name, bench.try_case(case, _model_name(name))
 

@@ -135,7 +135,6 @@ def healthy_case(network: str, precision: Precision, seed: int = 0) -> Case:
         calibration=feed(arrays["calibration"]),
         precision=precision,
         arrays=arrays,
-        with_sibling=precision is Precision.INT8,
         options=("--nodes-to-exclude", ",".join(MASKED)) if is_masked else (),
     )
 

@@ -23,8 +23,8 @@ def controls() -> Iterator[tuple[str, Case]]:
     fault, not the network.
     """
     unit = dead_reference(on_model(lambda m: dead_unit(m, "f5"))(healthy_case("lenet", Precision.INT8)))
-    yield "control: a dead unit, per channel", unit
+    yield "control: int8, a dead unit, per channel", unit
     channel = dead_reference(on_model(dead_channel)(healthy_case("residual", Precision.INT8)))
-    yield "control: a dead channel, per channel", channel
+    yield "control: int8, a dead channel, per channel", channel
     small = on_model(small_weights)(healthy_case("lenet", Precision.FP16))
-    yield "control: small weights, not flushed", small
+    yield "control: fp16, small weights, not flushed", small

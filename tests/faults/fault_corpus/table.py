@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fault_corpus.campaign import Outcome
+    from fault_corpus.campaign import Measured, Outcome
     from fault_corpus.cases import Fault
 
 _HEAD = """# Gate check
@@ -42,11 +42,25 @@ def to_markdown(caught: Sequence[tuple[Fault, Outcome]], healthy: Sequence[tuple
     every = Counter(each for _, outcome in caught for each in (outcome.gates or (outcome.stage,)) if each)
     alone = Counter(outcome.by for _, outcome in caught if outcome.by and "," not in outcome.by)
     lines += [f"| {name} | {number} | {alone[name]} |" for name, number in every.most_common()]
+    lines += ["\n## How near healthy engines come\n", "The worst that any of them measured, and its limit.\n"]
+    lines += ["| precision | gate | worst | limit |", "|---|---|---|---|"]
+    for (precision, gate), measured in sorted(_extremes(healthy).items()):
+        limit = f"{measured.comparison} {measured.limit:g}"
+        lines.append(f"| {precision} | {gate} | {measured.value:.4g} | {limit} |")
     lines += ["\n## Healthy engines\n", "| engine | verdict |", "|---|---|"]
     for name, outcome in healthy:
         verdict = "pass" if outcome.passed else f"**false alarm**: {outcome.by}"
         lines.append(f"| {name} | {verdict} |")
     return "\n".join(lines) + "\n"
+
+
+def _extremes(healthy: Sequence[tuple[str, Outcome]]) -> dict[tuple[str, str], Measured]:
+    found: dict[tuple[str, str], Measured] = {}
+    for name, outcome in healthy:
+        for gate, measured in outcome.measured.items():
+            key = (next(word for word in ("fp32", "fp16", "int8") if word in name), gate)
+            found[key] = measured.or_worse(found[key]) if key in found else measured
+    return found
 
 
 def _code(text: str) -> str:
