@@ -135,6 +135,8 @@ def _run_all(
             spool.append(ACTIVATION + name, _to_numpy(torch, tensor, f"activation {name!r}"))
         if batch.labels is not None:
             spool.append(LABEL, batch.labels)
+        for name, array in batch.more.items():
+            spool.append(name, array)
         first = first or rows
         progress(rows)
     if not first:

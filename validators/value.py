@@ -47,16 +47,15 @@ def value_gates(worth: Worth | None, *, policy: Policy, precision: Precision, wh
 
 
 def _gate(rule: Rule, worth: Worth, precision: Precision) -> GateResult:
-    """Judge the gain: in size it is certain, in latency it must be certain enough."""
-    gains = [1 - worth.size_ratio]
+    """Judge the gain: in size it is certain, and where it is too little, in latency it must be certain enough."""
     fact = f"{worth.size_ratio:.3g} times the size"
     if worth.latency is not None:
-        gains.append(1 - worth.latency.ratio)
         fact += f" and {worth.latency}"
     fact += f" of {worth.sibling}"
-    gate = rule_gate(rule, max(gains), subject="value", fact=fact)
+    in_size = rule_gate(rule, 1 - worth.size_ratio, subject="value", fact=fact)
     if rule.is_met(1 - worth.size_ratio):
-        return gate
+        return in_size
+    gate = in_size if worth.latency is None else rule_gate(rule, 1 - worth.latency.ratio, subject="value", fact=fact)
     if worth.latency is None:
         reason = f"{fact}; not timed: {worth.not_timed}"
         return replace(gate, outcome=GateOutcome.INCONCLUSIVE, reason=reason)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def golden(tmp_path: Path) -> Iterator[TensorSet]:
     y = np.arange(20, dtype=np.float32).reshape(10, 2)
-    arrays = {"input.x": y, "output.y": y, "label": np.arange(10), "label.mask": np.zeros((10, 3), np.int8)}
+    arrays: dict[str, Any] = {"input.x": y, "output.y": y, "label": np.arange(10), "label.mask": np.zeros((10, 3), np.int8)}
     with golden_file(tmp_path / "set", arrays) as opened:
         yield opened
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_computed_says_why_and_is_an_error_never_a_pass(
 ) -> None:
     engine = (lambda y: y.reshape(-1, 2, 1)) if name == "top_5" else (lambda y: y)
     if name == "top_5":
-        arrays = {"input.x": np.zeros((10, 2, 1), np.float32), "output.y": np.zeros((10, 2, 1), np.float32)}
+        arrays: dict[str, Any] = {"input.x": np.zeros((10, 2, 1), np.float32), "output.y": np.zeros((10, 2, 1), np.float32)}
         with golden_file(tmp_path / "other", {**arrays, "label": np.arange(10)}) as other:
             found = score(other, name, engine)
     else:
@@ -172,10 +172,8 @@ def test_a_metric_that_is_misspelt_is_refused_in_the_policy(tmp_path: Path, rule
 
 
 def test_the_outputs_of_a_run_need_whole_rows_per_sample(tmp_path: Path) -> None:
-    def run(_outputs: Mapping[str, Any]) -> None: ...
-
     y = np.zeros((10, 2), np.float32)
-    arrays = {"input.x": y, "output.y": np.zeros((7, 2), np.float32), "label": np.arange(10)}
+    arrays: dict[str, Any] = {"input.x": y, "output.y": np.zeros((7, 2), np.float32), "label": np.arange(10)}
     with golden_file(tmp_path / "odd", arrays) as golden:
         measure = TaskMeasure("own_metrics_of_test:Count", golden, 10)
         measure.update({"y": np.zeros((7, 2), np.float32)}, 0, 10)
