@@ -51,7 +51,12 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def golden(tmp_path: Path) -> Iterator[TensorSet]:
     y = np.arange(20, dtype=np.float32).reshape(10, 2)
-    arrays: dict[str, Any] = {"input.x": y, "output.y": y, "label": np.arange(10), "label.mask": np.zeros((10, 3), np.int8)}
+    arrays: dict[str, Any] = {
+        "input.x": y,
+        "output.y": y,
+        "label": np.arange(10),
+        "label.mask": np.zeros((10, 3), np.int8),
+    }
     with golden_file(tmp_path / "set", arrays) as opened:
         yield opened
 
@@ -95,7 +100,10 @@ def test_what_cannot_be_computed_says_why_and_is_an_error_never_a_pass(
 ) -> None:
     engine = (lambda y: y.reshape(-1, 2, 1)) if name == "top_5" else (lambda y: y)
     if name == "top_5":
-        arrays: dict[str, Any] = {"input.x": np.zeros((10, 2, 1), np.float32), "output.y": np.zeros((10, 2, 1), np.float32)}
+        arrays: dict[str, Any] = {
+            "input.x": np.zeros((10, 2, 1), np.float32),
+            "output.y": np.zeros((10, 2, 1), np.float32),
+        }
         with golden_file(tmp_path / "other", {**arrays, "label": np.arange(10)}) as other:
             found = score(other, name, engine)
     else:
