@@ -120,7 +120,7 @@ def test_the_activations_of_the_corpus_are_those_of_pytorchs_modules(network: st
     seen: dict[str, torch.Tensor] = {}
     for name, module in net.named_modules():
         if name and not list(module.children()):
-            module.register_forward_hook(lambda _m, _i, output, name=name: seen.setdefault(name, output))
+            module.register_forward_hook(keep(name, seen))
     with torch.inference_mode():
         net(to_tensor(case.arrays["input"][:32]))
     found = activations_of(network)
@@ -131,6 +131,15 @@ def test_the_activations_of_the_corpus_are_those_of_pytorchs_modules(network: st
         if name in seen:
             scale = float(np.abs(array).max())
             np.testing.assert_allclose(array, seen[name].numpy(), atol=1e-5 * scale, rtol=1e-4, err_msg=name)
+
+
+def keep(name: str, seen: dict[str, Any]) -> Any:
+    """Return a hook that keeps what a module gives first, and leaves it as it is."""
+
+    def hook(_module: Any, _inputs: Any, output: Any) -> None:
+        seen.setdefault(name, output)
+
+    return hook
 
 
 def load_weights(net: Any, model: Any) -> None:

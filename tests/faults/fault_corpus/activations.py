@@ -1,7 +1,8 @@
 """What every leaf module of a healthy network gives, for a comparison layer by layer to be held to the planted layer.
 
 The exporter names nodes after modules (`/one/conv1/Conv` is of `one.conv1`), so that the last node of a module makes
-what a forward hook on it would see. ONNX Runtime computes them on the healthy ONNX: a test compares them with PyTorch's.
+what a forward hook on it would see. ONNX Runtime computes them on the healthy ONNX; a test compares them with
+PyTorch's.
 """
 
 from __future__ import annotations
