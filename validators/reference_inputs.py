@@ -16,7 +16,7 @@ from modelreg.registry.errors import GoldenSetError, ReferenceModelError
 from modelreg.registry.regular_files import fault_of
 from modelreg.registry.tensor_sets import TensorInfo, TensorSet, open_tensor_set
 from modelreg.validators.feeding import plan_feed
-from modelreg.validators.golden import INPUT, LABEL, LABEL_MORE, SLICE
+from modelreg.validators.golden import INPUT, LABEL, LABEL_MORE, SLICE, SLICE_NAMES
 from modelreg.validators.user_code import describe_error, guard, load_function, split_target
 
 Array = NDArray[Any]
@@ -47,6 +47,14 @@ def open_inputs(inputs: str, signature: Signature, *, batch: int) -> Iterator[It
         return
     with _open_file(Path(inputs), signature) as arrays:
         yield _iterate_file(arrays, signature, batch)
+
+
+def read_slice_names(inputs: str) -> dict[str, str]:
+    """Return the metadata of an inputs file that belongs into the golden set too: what its slices are called."""
+    if split_target(inputs) is not None or Path(inputs).suffix == ".npy":
+        return {}
+    with open_tensor_set(Path(inputs)) as arrays:
+        return {key: value for key, value in arrays.metadata.items() if key == SLICE_NAMES}
 
 
 class _NamedArrays:

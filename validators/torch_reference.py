@@ -24,7 +24,7 @@ from modelreg.registry.tensor_sets import numpy_dtype, open_tensor_set
 from modelreg.registry.words import Json
 from modelreg.validators.feeding import DEFAULT_BATCH
 from modelreg.validators.golden import ACTIVATION, INPUT, LABEL, OUTPUT, check_golden
-from modelreg.validators.reference_inputs import ReferenceBatch, open_inputs
+from modelreg.validators.reference_inputs import ReferenceBatch, open_inputs, read_slice_names
 from modelreg.validators.reference_models import Reference, load_reference
 from modelreg.validators.spool import Spool
 from modelreg.validators.user_code import guard, split_target
@@ -58,7 +58,7 @@ def run_reference(
         batches = stack.enter_context(open_inputs(inputs, signature, batch=batch))
         spool = stack.enter_context(Spool(destination.parent))
         first = _run_all(torch, loaded, batches, signature, spool, activations=activations, progress=progress)
-        spool.write(destination, {"batch": str(first)})
+        spool.write(destination, {"batch": str(first), **read_slice_names(inputs)})
     try:
         with open_tensor_set(destination) as golden:
             checked = check_golden(golden, signature)

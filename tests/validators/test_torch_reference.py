@@ -299,6 +299,10 @@ def test_labels_of_any_kind_and_slices_are_taken_along(tmp_path: Path) -> None:
     _, arrays, _ = capture(tmp_path, reference, inputs={"x": X, "label": np.arange(10) % 2, **more}, batch=4)
     for name, array in more.items():
         np.testing.assert_array_equal(arrays[name], array)
+    path = tmp_path / "named.safetensors"
+    write_tensor_set(path, {"x": X, "slice": np.arange(10) % 2}, {"slice_names": '["day", "night"]', "other": "x"})
+    _, _, metadata = capture(tmp_path, reference, inputs=str(path), batch=4)
+    assert metadata == {"batch": "4", "slice_names": '["day", "night"]'}
     error = refuse(tmp_path, reference, "slice has 3 rows", GoldenSetError, inputs={"x": X, "slice": np.arange(3)})
     assert "samples" in str(error)
 
