@@ -163,6 +163,8 @@ class Prober:
             found = self._rowwise(runner.run(self._inputs_at(0, point.rows)), point.rows)
         except Exception as error:
             return Tried(name=point.name, problem=_say(error))
+        if not anchor:
+            return Tried(name=point.name, not_tried="it runs there, and no output has one row per sample to compare")
         lost = [name for name in anchor if name not in found]
         if lost:
             return Tried(name=point.name, problem=f"output {lost[0]!r} has not one row per sample any more")

@@ -147,6 +147,24 @@ def test_an_output_that_loses_its_rows_fails(golden: TensorSet) -> None:
     assert "output 'y' has not one row per sample any more" in gate.reason
 
 
+def test_where_no_output_has_a_row_per_sample_nothing_is_passed_and_a_crash_still_fails(tmp_path: Path) -> None:
+    declared = signature([spec("x", ("N", 6))], [spec("found", ("K", 6))])
+
+    def positive(inputs: Mapping[str, Any]) -> Outputs:
+        return {"found": inputs["x"][inputs["x"][:, 0] > 0]}
+
+    def small(inputs: Mapping[str, Any]) -> Outputs:
+        if len(inputs["x"]) > 16:
+            raise RuntimeError("no kernel")
+        return positive(inputs)
+
+    with golden_file(tmp_path / "set", {"input.x": X, "output.found": X[X[:, 0] > 0]}, {"batch": "16"}) as golden:
+        found = probe(golden, positive, declared=declared)
+        assert outcomes(found) == {"repeat_error": "pass", "batch_error": "skipped", "shape_error": "skipped"}
+        assert "it runs there, and no output has one row per sample" in gates(found)["shape_error"].reason
+        assert "no kernel" in only_failure(probe(golden, small, declared=declared)).reason
+
+
 def test_nan_at_another_batch_fails_however_loose_the_limit(golden: TensorSet) -> None:
     gate = only_failure(
         probe(golden, lambda i: {"y": 2 * i["x"] * (np.nan if len(i["x"]) == 7 else 1)}), Precision.INT8
