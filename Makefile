@@ -2,6 +2,7 @@
 #
 #   PYTHON=python3.12 make demo     another interpreter (3.10 or newer)
 #   make test PYTEST="-k rollback"  more arguments for pytest
+#   make gate-check SEEDS=2         fewer healthy engines
 #   PIP_EXTRA_INDEX_URL=…           pip's own variable, for example for PyTorch's smaller CPU builds
 
 SHELL := /bin/bash
@@ -13,6 +14,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 PYTEST ?=
+SEEDS ?= 10
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
@@ -27,7 +29,7 @@ BESIDE_PACKAGES := $(wildcard tests examples benchmarks docs *.md LICENSE Makefi
 TYPES := build/types
 WHEEL := build/wheel-test
 
-.PHONY: help demo test gpu-test lint types imports wheel-test check format clean types-tree
+.PHONY: help demo test gpu-test gate-check lint types imports wheel-test check format clean types-tree
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,6 +43,9 @@ test: $(DEV) ## Run all tests, with branch coverage
 gpu-test: $(DEV) ## Build, compare and time engines on this machine's GPU, into build/gpu (needs MODELREG_GPU_TOOLCHAIN)
 	@PYTHON=$(abspath $(BIN))/python tests/gpu/run.sh build/gpu
 
+gate-check: $(DEV) ## Take planted faults and healthy engines through the gates, and write docs/gate-check.md
+	@PYTHONPATH=tests/support:tests/faults $(BIN)/python -m fault_corpus.campaign --seeds $(SEEDS) --write docs/gate-check.md
+
 lint: $(DEV) ## Check style and formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -51,7 +56,7 @@ format: $(DEV) ## Repair style and formatting where that is safe
 
 types: $(DEV) types-tree ## Check all types, strictly
 	@MYPYPATH=$(TYPES) $(BIN)/mypy -p modelreg | sed 's|^$(TYPES)/modelreg/||'
-	@MYPYPATH=$(TYPES):tests/support:examples/lenet:examples/resnet50 $(BIN)/mypy tests benchmarks examples
+	@MYPYPATH=$(TYPES):tests/support:tests/faults:examples/lenet:examples/resnet50 $(BIN)/mypy tests benchmarks examples
 
 imports: $(DEV) types-tree ## Check that packages only import what lies below them
 	@PYTHONPATH=$(TYPES) $(BIN)/lint-imports --no-cache

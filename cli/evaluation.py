@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
     from modelreg.registry.records import EngineRecord, VersionRecord
     from modelreg.registry.storage.interface import Storage
     from modelreg.runtime.runner import GpuLoad
-    from modelreg.validators.interface import EvaluationPass
+    from modelreg.validators.interface import EvaluationPass, Runner
+
+RANGE_SAMPLES = 256
+"""How many samples show how INT8 uses its ranges: the shares of values that a gate asks for need no more."""
 
 
 def fetch_files(files: Sequence[StoredFile], storage: Storage, folder: Path) -> Path:
@@ -57,7 +61,31 @@ def make_passes(
                 name="rounded", open_runner=lambda: WorkerRunner(variant, backend=toolchain.backend, mode="rounded")
             )
         )
+    if engine.precision is Precision.INT8 and (files := _find_variant(engine, version, registry)):
+        quantised = fetch_files(files, registry.storage, folder / "variant")
+        clips = any(op.rpartition(".")[2] == "Clip" for op in version.source.node_counts)
+        passes.append(
+            EvaluationPass(
+                name="ranges",
+                open_runner=lambda: WorkerRunner(
+                    quantised, backend=Backend.ONNXRUNTIME, mode="ranged", absorbs_clips=clips
+                ),
+                looks_inside=True,
+                samples=RANGE_SAMPLES,
+            )
+        )
     return passes
+
+
+def open_source(version: VersionRecord, registry: Registry, folder: Path) -> AbstractContextManager[Runner]:
+    """Return the source of a version, loaded in ONNX Runtime on the CPU, whatever the engine was built with."""
+    from modelreg.registry.words import Backend
+    from modelreg.runtime.runner import WorkerRunner
+
+    place = folder / "source"
+    files = version.source.files
+    path = place / files[0].path if place.exists() else fetch_files(files, registry.storage, place)
+    return WorkerRunner(path, backend=Backend.ONNXRUNTIME)
 
 
 def describe_load(engine: EngineRecord, version: VersionRecord) -> GpuLoad | None:
@@ -80,16 +108,22 @@ def describe_load(engine: EngineRecord, version: VersionRecord) -> GpuLoad | Non
 
 
 def _fetch_variant(engine: EngineRecord, version: VersionRecord, registry: Registry, folder: Path) -> Path:
-    from modelreg.builders.recipe import variant_recipe_digest
-    from modelreg.registry.engines import find_variant
-
-    with registry.database.read() as connection:
-        files = find_variant(
-            connection, source_digest=version.source.digest, recipe_digest=variant_recipe_digest(engine.recipe)
-        )
+    files = _find_variant(engine, version, registry)
     if not files:
         raise NotFoundError(
             f"the FP16 variant of engine {engine.id} is gone",
             hint=f"Run `modelreg build {version.reference} --precision fp16 --rebuild`.",
         )
     return fetch_files(files, registry.storage, folder)
+
+
+def _find_variant(engine: EngineRecord, version: VersionRecord, registry: Registry) -> tuple[StoredFile, ...] | None:
+    from modelreg.builders.recipe import variant_recipe_digest
+    from modelreg.registry.engines import find_variant
+
+    if not engine.recipe.get("variant"):
+        return None
+    with registry.database.read() as connection:
+        return find_variant(
+            connection, source_digest=version.source.digest, recipe_digest=variant_recipe_digest(engine.recipe)
+        )

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     modelreg validate lenet:1
     modelreg validate lenet:1 --precision int8 --policy strict.toml
     modelreg validate lenet:1 --channel production --html report.html --junit report.xml
+    modelreg validate lenet:2 --against production
     """,
 )
 @click.argument("reference", type=read_reference, metavar="REF")
@@ -60,6 +61,11 @@ if TYPE_CHECKING:
     metavar="CHANNEL",
     help="By this channel's policies (default: of NAME@CHANNEL).",
 )
+@click.option(
+    "--against",
+    metavar="CHANNEL",
+    help="Compare with what CHANNEL serves now too: decisions on the labelled samples, and latency.",
+)
 @report_options
 @message_option
 @dry_run_option
@@ -73,6 +79,7 @@ def command(
     targets: tuple[str, ...],
     policy: Path | None,
     channel: str | None,
+    against: str | None,
     reports: ReportFiles,
     message: str,
     dry_run: bool,
@@ -93,6 +100,7 @@ def command(
         targets=targets,
         policy=policy,
         channel=channel or reference.channel,
+        against=against,
     )
     if work.channel is not None:
         warn_of_unknown_channel(registry.home, registry.database, model=work.version.model, channel=work.channel)

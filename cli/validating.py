@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelreg.cli.context import Registry
-from modelreg.cli.evaluation import fetch_files, make_passes
+from modelreg.cli.evaluation import fetch_files, make_passes, open_source
 from modelreg.cli.progress import Reporter
 from modelreg.cli.versions import read_version
 from modelreg.registry.errors import NotFoundError, WorkerStartError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
+    from modelreg.cli.comparing import Active
     from modelreg.config.current_policies import CurrentPolicies
     from modelreg.config.policy import Policy
     from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
@@ -39,6 +41,7 @@ class Work:
     policies: dict[Precision, Policy]
     current: CurrentPolicies
     loosened: dict[Precision, list[str]]
+    active: Active | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,7 @@ def plan_work(
     targets: tuple[str, ...],
     policy: Path | None,
     channel: str | None = None,
+    against: str | None = None,
 ) -> Work:
     """
     Return which engines are validated here, against what and by which policies.
@@ -66,8 +70,10 @@ def plan_work(
     With a channel, its policies count.
 
     Raises:
-        NotFoundError: There is no such version, no built engine of that kind, or no golden set.
+        NotFoundError: There is no such version, no built engine of that kind, or no golden set, or the channel
+            `against` serves nothing.
     """
+    from modelreg.cli.comparing import read_active
     from modelreg.cli.policies_in_force import policies_in_force
     from modelreg.config.policy import load_policy
     from modelreg.registry import engines, golden_sets
@@ -113,6 +119,7 @@ def plan_work(
         policies=policies,
         current=current,
         loosened=loosened,
+        active=None if against is None else read_active(registry, version.model, against),
     )
 
 
@@ -155,7 +162,7 @@ def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message:
             passes = make_passes(engine, plan, work.version, registry, place)
             try:
                 with open_tensor_set(path) as golden:
-                    outcome = _run(reporter, work, engine, golden, passes)
+                    outcome = _run(reporter, Attempt(registry, work, engine, golden, passes, place))
             except WorkerStartError as error:
                 skipped.append((engine, str(error)))
                 continue
@@ -165,23 +172,46 @@ def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message:
     return Done(judged=judged, skipped=skipped, reports=reports)
 
 
-def _run(
-    reporter: Reporter, work: Work, engine: EngineRecord, golden: TensorSet, passes: list[EvaluationPass]
-) -> ValidationOutcome:
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One engine about to be validated, with its files in a folder."""
+
+    registry: Registry
+    work: Work
+    engine: EngineRecord
+    golden: TensorSet
+    passes: list[EvaluationPass]
+    folder: Path
+
+
+def _run(reporter: Reporter, attempt: Attempt) -> ValidationOutcome:
+    from modelreg.cli.comparing import Comparison
     from modelreg.runtime.host import describe_host
     from modelreg.validators.validation import validate_engine
 
+    work, engine = attempt.work, attempt.engine
+    policy = work.policies[engine.precision]
     label = f"validating engine {engine.id} ({engine.target.name} {engine.precision})"
     with reporter.step(label) as tell:
         return validate_engine(
             engine=engine,
             version=work.version,
-            golden=golden,
+            golden=attempt.golden,
             golden_digest=work.golden.digest,
-            policy=work.policies[engine.precision],
-            passes=passes,
+            policy=policy,
+            passes=attempt.passes,
             host=describe_host().to_json(),
             progress=lambda name, done, total: tell(done / max(1, total), name),
+            open_source=partial(open_source, work.version, attempt.registry, attempt.folder),
+            compare=Comparison(
+                registry=attempt.registry,
+                version=work.version,
+                engine=engine,
+                own=attempt.passes[0],
+                policy=policy,
+                folder=attempt.folder,
+                active=work.active,
+            ),
         )
 
 

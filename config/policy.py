@@ -6,6 +6,7 @@ the reference does not have fails whatever a policy says, and is no rule here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -49,36 +50,70 @@ class Metric(Word):
     TOP5_AGREEMENT = "top5_agreement"
     ACCURACY_DROP = "accuracy_drop"
     OVERFLOWS = "overflows"
+    SATURATION = "saturation"
+    RANGE_USE = "range_use"
+    REPEAT_ERROR = "repeat_error"
+    BATCH_ERROR = "batch_error"
+    SHAPE_ERROR = "shape_error"
+    GAIN = "gain"
+    LATENCY_RATIO = "latency_ratio"
 
 
 class Scope(Word):
     """What a rule is applied to.
 
-    Each floating or integer output, the output that the labels belong to, or the values between an engine's nodes.
+    Each floating or integer output, the output that the labels belong to, each slice of the samples, the values between
+    an engine's nodes, how it behaves from run to run, what it is worth beside its FP16 sibling, or what it is beside
+    the engine that a channel serves now.
     """
 
     FLOATING = "floating"
     INTEGER = "integer"
     TASK = "task"
+    SLICE = "slice"
     INSIDE = "inside"
+    BEHAVIOUR = "behaviour"
+    VALUE = "value"
+    ACTIVE = "active"
 
 
-_HIGHER_IS_BETTER = {Metric.COSINE, Metric.SQNR_DB, Metric.TOP1_AGREEMENT, Metric.TOP5_AGREEMENT}
-_ONLY_SCOPE = {
-    Metric.MISMATCH_RATE: Scope.INTEGER,
-    Metric.TOP1_AGREEMENT: Scope.TASK,
-    Metric.TOP5_AGREEMENT: Scope.TASK,
-    Metric.ACCURACY_DROP: Scope.TASK,
-    Metric.OVERFLOWS: Scope.INSIDE,
+_HIGHER_IS_BETTER = {
+    *(Metric.COSINE, Metric.SQNR_DB, Metric.TOP1_AGREEMENT, Metric.TOP5_AGREEMENT),
+    *(Metric.RANGE_USE, Metric.GAIN),
 }
-"""Metrics that are measured of one thing alone; all others are of floating outputs, or of integer ones."""
+_ONLY_SCOPES = {
+    Metric.MISMATCH_RATE: (Scope.INTEGER,),
+    Metric.TOP1_AGREEMENT: (Scope.TASK, Scope.SLICE),
+    Metric.TOP5_AGREEMENT: (Scope.TASK,),
+    Metric.ACCURACY_DROP: (Scope.TASK, Scope.SLICE, Scope.ACTIVE),
+    Metric.OVERFLOWS: (Scope.INSIDE,),
+    Metric.SATURATION: (Scope.INSIDE,),
+    Metric.RANGE_USE: (Scope.INSIDE,),
+    Metric.REPEAT_ERROR: (Scope.BEHAVIOUR,),
+    Metric.BATCH_ERROR: (Scope.BEHAVIOUR,),
+    Metric.SHAPE_ERROR: (Scope.BEHAVIOUR,),
+    Metric.GAIN: (Scope.VALUE,),
+    Metric.LATENCY_RATIO: (Scope.ACTIVE,),
+    Metric.SQNR_DB: (Scope.FLOATING, Scope.INTEGER, Scope.SLICE),
+}
+"""Metrics of some scopes alone, the usual one first; all others are of floating or integer outputs."""
+_NAMED_SCOPES = (Scope.SLICE, Scope.ACTIVE)
+_OUTPUT_SCOPES = (Scope.FLOATING, Scope.INTEGER)
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_ENTRY_POINT = re.compile(r"[A-Za-z_][\w.-]*")
+
+
+class TaskMetric(str):
+    """The name of a task's own metric: `module:function`, or an entry point of the group `modelreg.metrics`."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One limit; a measurement meets it when `measured comparison limit` holds, so NaN never does."""
 
-    metric: Metric
+    metric: Metric | TaskMetric
     applies_to: Scope
     limit: float
 
@@ -92,8 +127,13 @@ class Rule:
         """Return comparison and limit, for example `>= 0.99`."""
         return f"{self.comparison} {self.limit:g}"
 
+    @property
+    def gate(self) -> str:
+        """Return what the gate of this rule is called: where a metric is of several things, one name for each."""
+        return f"{self.applies_to}_{self.metric}" if self.applies_to in _NAMED_SCOPES else str(self.metric)
+
     def __str__(self) -> str:
-        return f"{self.metric} {self.demand}"
+        return f"{self.gate} {self.demand}"
 
     def is_met(self, measured: float) -> bool:
         """Return whether the measurement is within the limit."""
@@ -275,11 +315,11 @@ def _rule(entry: Table, where: str) -> Rule:
     require_keys(entry, _RULE_KEYS, where=f"policy {where}")
     if missing := sorted({"metric", "limit"} - set(entry)):
         raise ConfigError(f"policy {where}: {missing[0]} is missing")
-    metric = _word(Metric, entry["metric"], f"{where}: metric")
-    usual = _ONLY_SCOPE.get(metric, Scope.FLOATING)
-    scope = _word(Scope, entry.get("applies_to", str(usual)), f"{where}: applies_to")
-    if scope not in ({usual} if metric in _ONLY_SCOPE else {Scope.FLOATING, Scope.INTEGER}):
-        raise ConfigError(f"policy {where}: {metric} cannot apply to {scope}", hint=f"It applies to {usual}.")
+    metric, possible = _metric(entry, where)
+    scope = _word(Scope, entry.get("applies_to", str(possible[0])), f"{where}: applies_to")
+    if scope not in possible:
+        hint = f"It applies to {' and '.join(map(str, possible))}."
+        raise ConfigError(f"policy {where}: {metric} cannot apply to {scope}", hint=hint)
     limit = as_finite(entry["limit"])
     if limit is None:
         raise ConfigError(f"policy {where}: limit must be a finite number, not {entry['limit']!r:.40}")
@@ -287,6 +327,18 @@ def _rule(entry: Table, where: str) -> Rule:
     if entry.get("comparison", rule.comparison) != rule.comparison:
         raise ConfigError(f"policy {where}: {metric} is compared with {rule.comparison}, not {entry['comparison']!r}")
     return rule
+
+
+def _metric(entry: Table, where: str) -> tuple[Metric | TaskMetric, tuple[Scope, ...]]:
+    """Return the metric of a rule and what it can apply to; a task's own metric is known by its colon or its scope."""
+    text = entry["metric"]
+    is_ours = text in {str(metric) for metric in Metric} if isinstance(text, str) else True
+    if not is_ours and (_FUNCTION.fullmatch(text) or entry.get("applies_to") == Scope.TASK.value):
+        if not (_FUNCTION.fullmatch(text) or _ENTRY_POINT.fullmatch(text)):
+            raise ConfigError(f"policy {where}: metric {text!r} is neither module:function nor the name of a plug-in")
+        return TaskMetric(text), (Scope.TASK,)
+    metric = _word(Metric, text, f"{where}: metric")
+    return metric, _ONLY_SCOPES.get(metric, _OUTPUT_SCOPES)
 
 
 def _word(words: type[Any], text: object, where: str) -> Any:

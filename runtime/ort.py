@@ -1,13 +1,15 @@
 """The job file that runs plans of ONNX Runtime: load one, then run it as often as asked.
 
 Runs in the toolchain's interpreter: Python 3.8, the standard library, NumPy and onnxruntime alone; mode `rounded`
-needs onnx and modelreg too, and so the registry's own interpreter.
+and mode `ranged` need onnx and modelreg too, and so the registry's own interpreter.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -23,19 +25,23 @@ def load(request: Json, _arrays: Arrays, _report: Report) -> Json:
     Load `request["path"]`; answer with its inputs and outputs.
 
     Modes: `plan` runs the plan as it is served. `rounded` takes an FP16 variant and keeps the rounding of every
-    value to FP16, which the plan itself does not on the CPU.
+    value to FP16, which the plan itself does not on the CPU. `ranged` takes an INT8 variant and looks at its ranges.
     """
+    counters, ranges = None, None
     if request["mode"] == "rounded":
         session, counters = _load_rounded(request["path"], request.get("threads"))
+    elif request["mode"] == "ranged":
+        session, ranges = _load_ranged(request["path"], request["absorbs_clips"], request.get("threads"))
     else:
-        session, counters = _open(request["path"], "ORT_ENABLE_ALL", request.get("threads")), None
-    _state["session"], _state["counters"] = session, counters
-    outputs = [each for each in session.get_outputs() if each.name not in (counters or {})]
+        session = _open(request["path"], "ORT_ENABLE_ALL", request.get("threads"))
+    _state["session"], _state["counters"], _state["ranges"] = session, counters, ranges
+    added = {*(counters or {}), *(name for each in ranges or () for name in each.outputs)}
+    outputs = [each for each in session.get_outputs() if each.name not in added]
     return {"inputs": _describe(session.get_inputs()), "outputs": _describe(outputs)}
 
 
 def run(_request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
-    """Run the loaded session; answer with every output, and in mode `rounded` with the overflows by node."""
+    """Run the loaded session; answer with every output, and with what the modes `rounded` and `ranged` count."""
     session = _state["session"]
     names = [each.name for each in session.get_outputs()]
     inputs = {}
@@ -45,10 +51,65 @@ def run(_request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
         is_half = each.type == "tensor(float16)" and arrays[each.name].dtype == "float32"
         inputs[each.name] = arrays[each.name].astype("float16") if is_half else arrays[each.name]
     outputs = dict(zip(names, session.run(names, inputs)))  # noqa: B905 - Python 3.8
+    if _state["ranges"] is not None:
+        return {"ranges": [_read_range(each, outputs) for each in _state["ranges"]]}, outputs
     if _state["counters"] is None:
         return {}, outputs
     overflows = [[node, int(outputs.pop(name))] for name, node in _state["counters"].items()]
     return {"overflows": overflows}, outputs
+
+
+def bench(request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
+    """
+    Time the loaded session on the inputs; answer with the milliseconds of every run, as `host_ms`.
+
+    Keys: `warmup_ms`, `duration_s` and `iterations` (the longer of both counts).
+    """
+    import numpy
+
+    session = _state["session"]
+    inputs = {each.name: arrays[each.name] for each in session.get_inputs()}
+
+    def time_once() -> float:
+        began = time.perf_counter()
+        session.run(None, inputs)
+        return (time.perf_counter() - began) * 1000
+
+    warm_until = time.perf_counter() + request["warmup_ms"] / 1000
+    while time.perf_counter() < warm_until:
+        time_once()
+    times: List[float] = []
+    until = time.perf_counter() + request["duration_s"]
+    while len(times) < request["iterations"] or time.perf_counter() < until:
+        times.append(time_once())
+    return {}, {"host_ms": numpy.array(times)}
+
+
+def _read_range(watched: Any, outputs: Arrays) -> Json:
+    """Take what was added for one range out of the outputs."""
+    cut, size, smallest, largest = (outputs.pop(name).item() for name in watched.outputs)
+    return {
+        "node": watched.node,
+        "low": watched.low,
+        "high": watched.high,
+        "cut": cut,
+        "size": size,
+        # JSON has no NaN and no infinity: whatever made one fails the gate for it.
+        "smallest": smallest if math.isfinite(smallest) else 0.0,
+        "largest": largest if math.isfinite(largest) else 0.0,
+    }
+
+
+def _load_ranged(path: str, absorbs_clips: bool, threads: Optional[int]) -> Tuple[Any, List[Any]]:
+    from modelreg.runtime.ranging import write_ranged
+
+    handle, name = tempfile.mkstemp(dir=str(Path(path).parent), prefix="ranged-", suffix=".onnx")
+    os.close(handle)
+    try:
+        ranges = write_ranged(Path(path), Path(name), absorbs_clips=absorbs_clips)
+        return _open(name, "ORT_ENABLE_BASIC", threads), list(ranges)
+    finally:
+        Path(name).unlink()
 
 
 def _load_rounded(path: str, threads: Optional[int]) -> Tuple[Any, Dict[str, str]]:
@@ -79,4 +140,4 @@ def _describe(declared: List[Any]) -> List[Json]:
     return [{"name": each.name, "type": each.type, "shape": list(each.shape)} for each in declared]
 
 
-JOBS = {"load": load, "run": run}
+JOBS = {"load": load, "run": run, "bench": bench}

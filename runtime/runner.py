@@ -26,7 +26,7 @@ JOB_FILES: dict[Backend, Path] = {
     Backend.TENSORRT: Path(__file__).with_name("trt.py"),
     Backend.TENSORRT_RTX: Path(__file__).with_name("trt.py"),
 }
-MODES = ("plan", "rounded")
+MODES = ("plan", "rounded", "ranged")
 LOAD_TIMEOUT_S = 600.0
 RUN_TIMEOUT_S = 600.0
 
@@ -77,6 +77,9 @@ class Timing:
     cuda_graph: bool = False
 
 
+_BLOCK = Timing(warmup_ms=0.0, duration_s=0.01, iterations=3)
+
+
 class WorkerRunner:
     """
     A plan in a persistent child process; a context manager.
@@ -95,20 +98,23 @@ class WorkerRunner:
         timeout_s: float = RUN_TIMEOUT_S,
         log_path: Path | None = None,
         gpu: GpuLoad | None = None,
+        absorbs_clips: bool = False,
     ) -> None:
         """
         Start the child and load the plan.
 
         Args:
-            path: The plan, what belongs to it beside it; for mode `rounded` the FP16 variant, in a folder that can
-                be written.
+            path: The plan, what belongs to it beside it; for the other modes the variant, in a folder that can be
+                written.
             backend: What loads it.
-            python: The toolchain's interpreter; mode `rounded` always runs in our own.
-            mode: `plan`, or `rounded`: the variant with the rounding of every value to FP16 kept.
+            python: The toolchain's interpreter; the other modes always run in our own.
+            mode: `plan`, or `rounded`: the FP16 variant with the rounding of every value to FP16 kept, or `ranged`: the
+                INT8 variant in ONNX Runtime, looking at how its values use their ranges.
             threads: Threads of one operator; None leaves it to the backend.
             timeout_s: Limit of one run, in seconds.
             log_path: Where the child's output goes; a temporary file when None.
             gpu: For a plan of TensorRT.
+            absorbs_clips: For mode `ranged`: whether the source has Clips, which a range may stand for.
 
         Raises:
             IntegrityError: A plan of TensorRT is not whole, or not what it is said to be; nothing was loaded.
@@ -124,9 +130,10 @@ class WorkerRunner:
             _require_header(path, backend, gpu)
         self._timeout_s = timeout_s
         self._overflows: dict[str, int] | None = {} if mode == "rounded" else None
+        self._ranges: dict[int, Json] | None = {} if mode == "ranged" else None
         self._scratch = tempfile.TemporaryDirectory(prefix="modelreg-run-") if log_path is None else None
         log = log_path or Path(str(self._scratch and self._scratch.name)) / "run.log"
-        interpreter = sys.executable if mode == "rounded" else python
+        interpreter = python if mode == "plan" else sys.executable
         try:
             self._worker = Worker.start(interpreter, JOB_FILES[backend], log_path=log)
         except BaseException as error:
@@ -137,6 +144,7 @@ class WorkerRunner:
         try:
             request: Json = {"path": str(path), "mode": mode, "threads": threads, "backend": str(backend)}
             request |= gpu.to_request() if gpu is not None else {}
+            request |= {"absorbs_clips": absorbs_clips} if mode == "ranged" else {}
             self.info: Json = self._call("load", request, {}, timeout_s=LOAD_TIMEOUT_S)[0]
         except BaseException:
             self.close()
@@ -164,7 +172,23 @@ class WorkerRunner:
         if self._overflows is not None:
             for node, count in answer["overflows"]:
                 self._overflows[node] = self._overflows.get(node, 0) + count
+        for number, found in enumerate(answer.get("ranges", ())):
+            self._add_range(number, found)
         return outputs
+
+    @property
+    def ranges(self) -> list[Json] | None:
+        """Return how quantised values used their ranges so far, in order; None but in mode `ranged`."""
+        return None if self._ranges is None else [_use(found) for found in self._ranges.values()]
+
+    def _add_range(self, number: int, found: Json) -> None:
+        assert self._ranges is not None
+        known = self._ranges.setdefault(number, found)
+        if known is not found:
+            known["cut"] += found["cut"]
+            known["size"] += found["size"]
+            known["smallest"] = min(known["smallest"], found["smallest"])
+            known["largest"] = max(known["largest"], found["largest"])
 
     @property
     def overflows(self) -> dict[str, int] | None:
@@ -173,13 +197,21 @@ class WorkerRunner:
 
     def bench(self, inputs: Mapping[str, Array], timing: Timing) -> Array:
         """
-        Return the milliseconds that the GPU took for each of many runs on the same inputs, which are uploaded once.
+        Return the milliseconds of each of many runs on the same inputs.
+
+        On a GPU it is the GPU's own time, and the inputs are uploaded once; on the CPU it is the call.
 
         Raises:
             RunError: The backend refused, or cannot be timed.
             WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
         """
-        return self._call("bench", asdict(timing), inputs, timeout_s=self._timeout_s)[1]["gpu_ms"]
+        (times,) = self._call("bench", asdict(timing), inputs, timeout_s=self._timeout_s)[1].values()
+        return times
+
+    def time_block(self, inputs: Mapping[str, Array]) -> float:
+        """Return the median milliseconds of a few runs, at least three: one side of a paired comparison."""
+        times = sorted(self.bench(inputs, _BLOCK).tolist())
+        return float(times[len(times) // 2])
 
     def close(self) -> None:
         """End the child."""
@@ -207,6 +239,18 @@ class WorkerRunner:
     def _clean(self) -> None:
         if self._scratch is not None:
             self._scratch.cleanup()
+
+
+def _use(found: Json) -> Json:
+    """Return what came of one range, in the words of a validation."""
+    low, high = float(found["low"]), float(found["high"])
+    covered = min(high, float(found["largest"])) - max(low, float(found["smallest"]))
+    return {
+        "node": str(found["node"]),
+        "saturated": int(found["cut"]),
+        "values": int(found["size"]),
+        "use": max(0.0, covered) / (high - low) if high > low else 0.0,
+    }
 
 
 def _require_header(path: Path, backend: Backend, gpu: GpuLoad) -> None:

@@ -12,7 +12,12 @@ from modelreg.validators.ranking import RankMetrics
 
 RUN = "run"
 # A pass of these says nothing about how close the engine is to the reference.
-_NO_EVIDENCE = {FINITE, REALISED, RUN, str(Metric.OVERFLOWS)}
+_NO_EVIDENCE = {
+    *(FINITE, REALISED, RUN),
+    *(str(Metric.OVERFLOWS), str(Metric.SATURATION), str(Metric.RANGE_USE)),
+    *(str(Metric.REPEAT_ERROR), str(Metric.BATCH_ERROR), str(Metric.SHAPE_ERROR)),
+    *(str(Metric.GAIN), f"{Scope.ACTIVE}_{Metric.LATENCY_RATIO}", f"{Scope.ACTIVE}_{Metric.ACCURACY_DROP}"),
+}
 _UNCONVERTED = {Precision.FP32, Precision.TF32, Precision.BEST}
 
 
@@ -41,14 +46,16 @@ def output_gates(
     """
     rules = policy.rules_for(scope)
     if metrics.is_empty:
-        names = [str(rule.metric) for rule in rules] or [FINITE]
+        names = [rule.gate for rule in rules] or [FINITE]
         return [skipped_gate(name, subject, "the output has no values, so there is no evidence") for name in names]
     gates = [_finite_gate(metrics, subject, samples)]
     for rule in rules:
-        if rule.metric in metrics.measured:
-            gates.append(_rule_gate(rule, metrics.measured[rule.metric], subject, samples))
+        if isinstance(rule.metric, Metric) and rule.metric in metrics.measured:
+            measured = metrics.measured[rule.metric]
+            fact = f"{rule.metric} of {subject} is {measured:.6g}"
+            gates.append(rule_gate(rule, measured, subject=subject, fact=fact, samples=samples, lists=True))
         else:
-            gates.append(skipped_gate(str(rule.metric), subject, "the output has no finite value to measure"))
+            gates.append(skipped_gate(rule.gate, subject, "the output has no finite value to measure"))
     return gates
 
 
@@ -56,6 +63,8 @@ def task_gates(ranks: RankMetrics | None, *, policy: Policy, subject: str) -> li
     """Return the gates of the task: agreement and accuracy of what a classifier decides; skipped without labels."""
     gates = []
     for rule in policy.rules_for(Scope.TASK):
+        if not isinstance(rule.metric, Metric):
+            continue  # a plug-in: see task_metrics
         name = str(rule.metric)
         if ranks is None:
             gates.append(skipped_gate(name, subject, "the golden set has no labels"))
@@ -64,34 +73,6 @@ def task_gates(ranks: RankMetrics | None, *, policy: Policy, subject: str) -> li
         else:
             gates.append(_task_gate(rule, ranks, subject))
     return gates
-
-
-def inside_gates(overflows: Mapping[str, int] | None, *, policy: Policy, subject: str) -> list[GateResult]:
-    """Return the gates of what happens between nodes; skipped where no pass could see it.
-
-    Args:
-        overflows: How many finite values became infinite, by node in order of execution.
-        policy: Its rules of the scope `inside` are applied.
-        subject: What the gates call the inside of the engine.
-    """
-    rules = policy.rules_for(Scope.INSIDE)
-    if overflows is None:
-        return [skipped_gate(str(r.metric), subject, "the values between nodes cannot be seen") for r in rules]
-    bad = {node: count for node, count in overflows.items() if count}
-    total = sum(bad.values())
-    shown = ", ".join(f"{node} ({count})" for node, count in [*bad.items()][:3]) + (", …" if len(bad) > 3 else "")
-    return [
-        GateResult(
-            gate=str(rule.metric),
-            subject=subject,
-            outcome=GateOutcome.PASS if rule.is_met(total) else GateOutcome.FAIL,
-            measured=float(total),
-            comparison=rule.comparison,
-            limit=rule.limit,
-            reason="" if rule.is_met(total) else f"{total} finite values became infinite, first in {shown}",
-        )
-        for rule in rules
-    ]
 
 
 def realised_gate(engine: EngineRecord) -> GateResult:
@@ -144,11 +125,23 @@ def _finite_gate(metrics: OutputMetrics, subject: str, samples: Sequence[int]) -
     )
 
 
-def _rule_gate(rule: Rule, measured: float, subject: str, samples: Sequence[int]) -> GateResult:
+def rule_gate(
+    rule: Rule, measured: float, *, subject: str, fact: str, samples: Sequence[int] = (), lists: bool = False
+) -> GateResult:
+    """Return the gate of a rule that was measured.
+
+    Args:
+        rule: Its limit decides.
+        measured: The number.
+        subject: What the gate is called by.
+        fact: What was found, for the reason if it fails; the limit is added.
+        samples: The golden samples to look at, the worst first.
+        lists: Whether the reason names them, or says that none stands out.
+    """
     is_met = rule.is_met(measured)
-    reason = f"{rule.metric} of {subject} is {measured:.6g}, {_limit(rule)}; {_listed(samples)}"
+    reason = f"{fact}, {_limit(rule)}" + (f"; {_listed(samples)}" if lists else "")
     return GateResult(
-        gate=str(rule.metric),
+        gate=rule.gate,
         subject=subject,
         outcome=GateOutcome.PASS if is_met else GateOutcome.FAIL,
         measured=measured,
@@ -160,8 +153,8 @@ def _rule_gate(rule: Rule, measured: float, subject: str, samples: Sequence[int]
 
 
 def _task_gate(rule: Rule, ranks: RankMetrics, subject: str) -> GateResult:
+    assert isinstance(rule.metric, Metric)
     measured = ranks.measured[rule.metric]
-    is_met = rule.is_met(measured)
     flips = tuple(flip.row for flip in ranks.flips)
     if rule.metric is Metric.ACCURACY_DROP:
         fact = (
@@ -170,16 +163,7 @@ def _task_gate(rule: Rule, ranks: RankMetrics, subject: str) -> GateResult:
         )
     else:
         fact = f"{rule.metric} of {subject} with the reference is {measured:.4f}"
-    return GateResult(
-        gate=str(rule.metric),
-        subject=subject,
-        outcome=GateOutcome.PASS if is_met else GateOutcome.FAIL,
-        measured=measured,
-        comparison=rule.comparison,
-        limit=rule.limit,
-        reason="" if is_met else f"{fact}, {_limit(rule)}; {_listed(flips)}",
-        worst_samples=flips,
-    )
+    return rule_gate(rule, measured, subject=subject, fact=fact, samples=flips, lists=True)
 
 
 def _limit(rule: Rule) -> str:

@@ -1,12 +1,15 @@
 """Golden sets: do they fit the model, how are they fed to it, and in which form are they kept.
 
-Keys are `input.NAME`, `output.NAME`, `label` (optional) and `activation.NAME` (optional); `NAME` is the ONNX's name.
+Keys are `input.NAME`, `output.NAME`, and if wanted `label` (class numbers), `label.NAME` (whatever else a task's own
+metric needs, one row per sample), `slice` (which group each sample belongs to) and `activation.NAME`; `NAME` is the
+ONNX's name.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,11 @@ from modelreg.registry.tensor_sets import TensorInfo, TensorSet, copy_tensor_set
 from modelreg.validators.feeding import Feed, plan_feed
 from modelreg.validators.formulas import reference_scale
 
-INPUT, OUTPUT, LABEL, ACTIVATION = "input.", "output.", "label", "activation."
-_KEYS = "Keys are input.NAME, output.NAME, label and activation.NAME, with the ONNX's names."
+INPUT, OUTPUT, LABEL, ACTIVATION, SLICE = "input.", "output.", "label", "activation.", "slice"
+LABEL_MORE = "label."
+SLICE_NAMES = "slice_names"
+MAX_SLICES = 1000
+_KEYS = "Keys are input.NAME, output.NAME, label, label.NAME, slice and activation.NAME, with the ONNX's names."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +37,13 @@ class CheckedGolden:
         feed: How the inputs are cut into runs.
         labelled_output: The output that the labels belong to, or None without labels.
         scales: Per output, what its errors are compared with (see `reference_scale`); 0 without values.
+        slices: The names of the slices by their numbers in `slice`; empty without slices.
     """
 
     feed: Feed
     labelled_output: str | None
     scales: dict[str, float]
+    slices: dict[int, str] = field(default_factory=dict)
 
     @property
     def samples(self) -> int:
@@ -57,10 +65,12 @@ def check_golden(golden: TensorSet, signature: Signature) -> CheckedGolden:
             _check_type(f"{kind} {spec.name!r}", spec, infos[spec.name])
     feed = plan_feed(signature, inputs, outputs, golden.metadata)
     labelled = _check_labels(golden, outputs, signature.outputs, feed.samples)
+    _check_more_labels(golden, feed.samples)
+    slices = _check_slices(golden, feed.samples)
     for name in inputs:
         _check_values(golden, INPUT + name)
     scales = {name: _check_values(golden, OUTPUT + name) for name in outputs}
-    return CheckedGolden(feed=feed, labelled_output=labelled, scales=scales)
+    return CheckedGolden(feed=feed, labelled_output=labelled, scales=scales, slices=slices)
 
 
 def write_golden(golden: TensorSet, destination: Path) -> None:
@@ -80,7 +90,11 @@ def class_scores(array: NDArray[Any]) -> NDArray[Any]:
 def _check_names(golden: TensorSet, signature: Signature) -> None:
     wanted = [INPUT + i.name for i in signature.inputs] + [OUTPUT + o.name for o in signature.outputs]
     missing = [key for key in wanted if key not in golden.tensors]
-    extra = [key for key in golden.tensors if key not in wanted and key != LABEL and not key.startswith(ACTIVATION)]
+    extra = [
+        key
+        for key in golden.tensors
+        if key not in wanted and key not in (LABEL, SLICE) and not key.startswith((ACTIVATION, LABEL_MORE))
+    ]
     if missing or extra:
         parts = [f"lacks {_listed(missing)}"] if missing else []
         parts += [f"has {_listed(extra)}, which the model does not have"] if extra else []
@@ -156,6 +170,33 @@ def _check_labels(
             + (f", which has {classes}" if classes is not None else "")
         )
     return name
+
+
+def _check_more_labels(golden: TensorSet, samples: int) -> None:
+    for key, info in golden.tensors.items():
+        if key.startswith(LABEL_MORE) and info.shape[:1] != (samples,):
+            raise GoldenSetError(f"{key} has shape {list(info.shape)}, but the golden set has {samples} samples")
+
+
+def _check_slices(golden: TensorSet, samples: int) -> dict[int, str]:
+    """Return the slices that are there, by number, with their names from the metadata `slice_names` (a JSON list)."""
+    if SLICE not in golden.tensors:
+        return {}
+    info = golden.tensors[SLICE]
+    if not info.dtype.startswith(("int", "uint", "bool")):
+        raise GoldenSetError(f"slice is {info.dtype}; slices are numbers, so integers")
+    if info.shape != (samples,):
+        raise GoldenSetError(f"slice has shape {list(info.shape)}, but the golden set has {samples} samples")
+    numbers = [int(number) for number in np.unique(golden.read(SLICE))]
+    if len(numbers) > MAX_SLICES:
+        raise GoldenSetError(f"slice has {len(numbers)} groups, more than {MAX_SLICES}")
+    try:
+        names = json.loads(golden.metadata.get(SLICE_NAMES, "[]"))
+    except ValueError as error:
+        raise GoldenSetError("metadata 'slice_names' of the golden set is no JSON list of names") from error
+    if not isinstance(names, list):
+        raise GoldenSetError("metadata 'slice_names' of the golden set is no JSON list of names")
+    return {number: str(names[number]) if 0 <= number < len(names) else str(number) for number in numbers}
 
 
 def _labelled_output(outputs: dict[str, TensorInfo], specs: tuple[TensorSpec, ...], samples: int) -> str | None:

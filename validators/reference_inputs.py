@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from modelreg.registry.errors import GoldenSetError, ReferenceModelError
 from modelreg.registry.regular_files import fault_of
 from modelreg.registry.tensor_sets import TensorInfo, TensorSet, open_tensor_set
 from modelreg.validators.feeding import plan_feed
-from modelreg.validators.golden import INPUT, LABEL
+from modelreg.validators.golden import INPUT, LABEL, LABEL_MORE, SLICE, SLICE_NAMES
 from modelreg.validators.user_code import describe_error, guard, load_function, split_target
 
 Array = NDArray[Any]
@@ -25,10 +25,11 @@ _ITEMS = "Yield a dict by input name, one array, a tuple of arrays in the ONNX's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceBatch:
-    """The inputs of one run, and the labels of its samples where there are some."""
+    """The inputs of one run, and of its samples the labels and what else belongs to them, where there is some."""
 
     inputs: dict[str, Array]
     labels: Array | None
+    more: dict[str, Array] = field(default_factory=dict)
 
 
 @contextmanager
@@ -46,6 +47,14 @@ def open_inputs(inputs: str, signature: Signature, *, batch: int) -> Iterator[It
         return
     with _open_file(Path(inputs), signature) as arrays:
         yield _iterate_file(arrays, signature, batch)
+
+
+def read_slice_names(inputs: str) -> dict[str, str]:
+    """Return the metadata of an inputs file that belongs into the golden set too: what its slices are called."""
+    if split_target(inputs) is not None or Path(inputs).suffix == ".npy":
+        return {}
+    with open_tensor_set(Path(inputs)) as arrays:
+        return {key: value for key, value in arrays.metadata.items() if key == SLICE_NAMES}
 
 
 class _NamedArrays:
@@ -116,10 +125,12 @@ def _open_file(path: Path, signature: Signature) -> _NamedArrays:
         source.close()
         raise GoldenSetError(
             f"{path} lacks the model's input {missing[0]!r}; it has {', '.join(map(repr, source.tensors))}",
-            hint="Name the arrays as the ONNX names its inputs; `label` may hold class numbers.",
+            hint="Name the arrays as the ONNX names its inputs; `label`, `label.NAME` and `slice` may be there too.",
         )
     if LABEL in source.tensors and LABEL not in names:
         keys[LABEL] = LABEL
+    more = [key for key in source.tensors if key == SLICE or key.startswith(LABEL_MORE)]
+    keys |= {key: key for key in more if key not in names}
     return _NamedArrays(source, keys)
 
 
@@ -127,12 +138,14 @@ def _iterate_file(arrays: TensorSet, signature: Signature, batch: int) -> Iterat
     infos = {spec.name: arrays.tensors[INPUT + spec.name] for spec in signature.inputs}
     inputs_only = Signature(inputs=signature.inputs, outputs=())
     feed = plan_feed(inputs_only, infos, {}, {"batch": str(batch), **arrays.metadata})
-    if LABEL in arrays.tensors and arrays.tensors[LABEL].rows != feed.samples:
-        rows = arrays.tensors[LABEL].rows
-        raise GoldenSetError(f"label has {rows} rows in {arrays.path}, the inputs have {feed.samples} samples")
+    beside = [key for key in arrays.tensors if key == SLICE or key.startswith(LABEL)]
+    for key in beside:
+        rows = arrays.tensors[key].rows
+        if rows != feed.samples:
+            raise GoldenSetError(f"{key} has {rows} rows in {arrays.path}, the inputs have {feed.samples} samples")
     for part in feed.iterate_batches(arrays):
-        labels = arrays.read(LABEL, part.start, part.stop) if LABEL in arrays.tensors else None
-        yield ReferenceBatch(inputs=part.inputs, labels=labels)
+        found = {key: arrays.read(key, part.start, part.stop) for key in beside}
+        yield ReferenceBatch(inputs=part.inputs, labels=found.pop(LABEL, None), more=found)
 
 
 def _iterate_user(function: Any, where: str, names: list[str]) -> Iterator[ReferenceBatch]:

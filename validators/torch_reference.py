@@ -24,7 +24,7 @@ from modelreg.registry.tensor_sets import numpy_dtype, open_tensor_set
 from modelreg.registry.words import Json
 from modelreg.validators.feeding import DEFAULT_BATCH
 from modelreg.validators.golden import ACTIVATION, INPUT, LABEL, OUTPUT, check_golden
-from modelreg.validators.reference_inputs import ReferenceBatch, open_inputs
+from modelreg.validators.reference_inputs import ReferenceBatch, open_inputs, read_slice_names
 from modelreg.validators.reference_models import Reference, load_reference
 from modelreg.validators.spool import Spool
 from modelreg.validators.user_code import guard, split_target
@@ -58,7 +58,7 @@ def run_reference(
         batches = stack.enter_context(open_inputs(inputs, signature, batch=batch))
         spool = stack.enter_context(Spool(destination.parent))
         first = _run_all(torch, loaded, batches, signature, spool, activations=activations, progress=progress)
-        spool.write(destination, {"batch": str(first)})
+        spool.write(destination, {"batch": str(first), **read_slice_names(inputs)})
     try:
         with open_tensor_set(destination) as golden:
             checked = check_golden(golden, signature)
@@ -135,6 +135,8 @@ def _run_all(
             spool.append(ACTIVATION + name, _to_numpy(torch, tensor, f"activation {name!r}"))
         if batch.labels is not None:
             spool.append(LABEL, batch.labels)
+        for name, array in batch.more.items():
+            spool.append(name, array)
         first = first or rows
         progress(rows)
     if not first:

@@ -38,9 +38,13 @@ def test_every_precision_ships_a_policy_for_outputs_and_for_the_task(precision: 
     assert policy.precision is precision
     for scope in (Scope.FLOATING, Scope.INTEGER, Scope.TASK):
         assert policy.rules_for(scope), scope
-    assert [str(rule) for rule in policy.rules_for(Scope.INSIDE)] == (
-        ["overflows <= 0"] if precision is Precision.FP16 else []
-    )
+    inside = {Precision.FP16: ["overflows <= 0"], Precision.INT8: ["saturation <= 0.01", "range_use >= 0.0625"]}
+    assert [str(rule) for rule in policy.rules_for(Scope.INSIDE)] == inside.get(precision, [])
+    assert len(policy.rules_for(Scope.BEHAVIOUR)) == 3
+    assert policy.rules_for(Scope.SLICE)
+    assert policy.rules_for(Scope.ACTIVE)
+    gains = ["gain >= 0.02"] if precision in (Precision.INT8, Precision.FP8) else []
+    assert [str(rule) for rule in policy.rules_for(Scope.VALUE)] == gains
     assert {Metric.COSINE, Metric.SQNR_DB, Metric.ACCURACY_DROP} <= {rule.metric for rule in policy.rules}
 
 

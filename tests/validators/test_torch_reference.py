@@ -293,6 +293,20 @@ def test_an_npy_is_the_input_of_a_model_with_one(tmp_path: Path) -> None:
     refuse(tmp_path, reference, "is a named pipe, not a file", weights=tmp_path / "pipe.npy")
 
 
+def test_labels_of_any_kind_and_slices_are_taken_along(tmp_path: Path) -> None:
+    reference = module(tmp_path / "user.py", "return self.fc(x)")
+    more = {"label.mask": np.arange(20).reshape(10, 2), "slice": np.arange(10) % 3}
+    _, arrays, _ = capture(tmp_path, reference, inputs={"x": X, "label": np.arange(10) % 2, **more}, batch=4)
+    for name, array in more.items():
+        np.testing.assert_array_equal(arrays[name], array)
+    path = tmp_path / "named.safetensors"
+    write_tensor_set(path, {"x": X, "slice": np.arange(10) % 2}, {"slice_names": '["day", "night"]', "other": "x"})
+    _, _, metadata = capture(tmp_path, reference, inputs=str(path), batch=4)
+    assert metadata == {"batch": "4", "slice_names": '["day", "night"]'}
+    error = refuse(tmp_path, reference, "slice has 3 rows", GoldenSetError, inputs={"x": X, "slice": np.arange(3)})
+    assert "samples" in str(error)
+
+
 def test_inputs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     reference = module(tmp_path / "user.py", "return self.fc(x)")
     error = refuse(tmp_path, reference, "lacks the model's input 'x'; it has 'z'", GoldenSetError, inputs={"z": X})

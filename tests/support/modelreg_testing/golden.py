@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +56,7 @@ class FunctionRunner:
     """An engine made of a function, which nobody can look into."""
 
     overflows: Mapping[str, int] | None = None
+    ranges: Sequence[Mapping[str, Any]] | None = None
 
     def __init__(self, function: Callable[[Arrays], Mapping[str, Any]]) -> None:
         self._function = function
