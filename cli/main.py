@@ -46,6 +46,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "doctor": "Check that database, store and pointers agree.",
         "toolchain": "Add, list or remove what engines are built with.",
         "policy": "Show the gates that a precision must pass.",
+        "layers": "Show which module of the reference is which tensor.",
         "store": "Check what a store's server can be trusted with.",
         "db": "Upgrade the database, or tell its revision.",
     },

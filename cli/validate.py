@@ -9,6 +9,8 @@ import click
 
 from modelreg.cli.cells import engine_document, explain_gate, print_gates, say_outcomes, validation_document
 from modelreg.cli.context import Invocation, Registry
+from modelreg.cli.layer_tables import print_layers
+from modelreg.cli.layer_validation import layers_document, read_choice
 from modelreg.cli.next_steps import print_next
 from modelreg.cli.options import (
     dry_run_option,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     examples="""
     modelreg validate lenet:1
     modelreg validate lenet:1 --precision int8 --policy strict.toml
+    modelreg validate lenet:1 --precision int8 --layers
     """,
 )
 @click.argument("reference", type=read_reference, metavar="REF")
@@ -49,6 +52,16 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="A TOML file that changes the policy; loosening it needs --message.",
 )
+@click.option("--layers", is_flag=True, help="Compare layer by layer too, and say where an error is born.")
+@click.option("--nodes", is_flag=True, help="With --layers: each node of the ONNX, with the source in FP32.")
+@click.option(
+    "--layer-samples",
+    type=whole_number(1),
+    default=32,
+    show_default=True,
+    metavar="N",
+    help="With --layers: the most samples to look at.",
+)
 @message_option
 @dry_run_option
 @click.pass_obj
@@ -60,14 +73,20 @@ def command(
     precisions: tuple[Precision, ...],
     targets: tuple[str, ...],
     policy: Path | None,
+    layers: bool,
+    nodes: bool,
+    layer_samples: int,
     message: str,
     dry_run: bool,
 ) -> int:
     """Run the engines of REF over its golden set and compare their outputs with the reference's, gate by gate.
 
     Exits with 3 unless every engine passes; the verdicts are kept, and promote goes by the newest, unless it was
-    reached under a looser policy than the registry's own.
+    reached under a looser policy than the registry's own. With --layers, each layer is compared as well, with what
+    PyTorch gave where the golden set has activations (`modelreg layers REF` shows which tensor is which module).
     """
+    if nodes and not layers:
+        raise UsageError("--nodes belongs to --layers", hint="Add --layers.")
     registry = invocation.open_registry()
     registry.open()
     work = plan_work(registry, reference, engine_id=engine_id, precisions=precisions, targets=targets, policy=policy)
@@ -82,7 +101,8 @@ def command(
         return 0
     registry.require_writable()
     with interrupted_by_signals():
-        done = validate_all(registry, invocation.reporter(), work, message=message)
+        choice = read_choice(registry, work.version, every_node=nodes, samples=layer_samples) if layers else None
+        done = validate_all(registry, invocation.reporter(), work, message=message, choice=choice)
     if invocation.as_json:
         print_document(
             {
@@ -94,6 +114,7 @@ def command(
                         **validation_document(validation),
                         "engine": engine_document(engine),
                         "objection": work.current.object_to(engine, validation),
+                        **({"layers": layers_document(done.layers[engine.id])} if layers else {}),
                     }
                     for engine, validation in done.judged
                 ],
@@ -102,6 +123,15 @@ def command(
         )
     else:
         _print(done.judged, done.skipped, no_color=invocation.no_color)
+        for engine, _ in done.judged:
+            found = done.layers.get(engine.id)
+            if found is not None and not isinstance(found, str):
+                print_line()
+                print_layers(
+                    found,
+                    name=f"engine {engine.id} ({engine.target.name} {engine.precision})",
+                    no_color=invocation.no_color,
+                )
     return _conclude(invocation, registry, work, done)
 
 

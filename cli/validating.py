@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelreg.cli.context import Registry
 from modelreg.cli.evaluation import fetch_files, make_passes
+from modelreg.cli.layer_validation import LayerChoice, compare_engine, layers_document
 from modelreg.cli.progress import Reporter
 from modelreg.cli.versions import read_version
 from modelreg.registry.errors import NotFoundError, WorkerStartError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from modelreg.registry.tensor_sets import TensorSet
     from modelreg.registry.words import Precision
     from modelreg.validators.interface import EvaluationPass
+    from modelreg.validators.layers.comparison import LayerReport
     from modelreg.validators.validation import ValidationOutcome
 
 
@@ -39,10 +41,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Which engines got a verdict, and which none and why."""
+    """Which engines got a verdict, and which none and why; with what was found of their layers, by engine."""
 
     judged: list[tuple[EngineRecord, ValidationRecord]]
     skipped: list[tuple[EngineRecord, str]]
+    layers: dict[int, LayerReport | str] = field(default_factory=dict)
 
 
 def plan_work(
@@ -127,12 +130,15 @@ def _why_not_here(engines: list[EngineRecord]) -> dict[int, str]:
     }
 
 
-def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message: str) -> Done:
+def validate_all(
+    registry: Registry, reporter: Reporter, work: Work, *, message: str, choice: LayerChoice | None = None
+) -> Done:
     """Run every engine over the golden set and keep each verdict; one that cannot be started gets none."""
     from modelreg.registry.tensor_sets import open_tensor_set
 
     judged: list[tuple[EngineRecord, ValidationRecord]] = []
     skipped = [*work.skipped]
+    layers: dict[int, LayerReport | str] = {}
     with tempfile.TemporaryDirectory(prefix="modelreg-validate-") as folder:
         path = Path(folder) / "golden.safetensors"
         registry.storage.fetch_blob(work.golden.digest, path)
@@ -143,11 +149,25 @@ def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message:
             try:
                 with open_tensor_set(path) as golden:
                     outcome = _run(reporter, work, engine, golden, passes)
+                    if choice is not None:
+                        found = compare_engine(
+                            choice,
+                            engine=engine,
+                            version=work.version,
+                            golden=golden,
+                            policy=work.policies[engine.precision],
+                            served=passes[-1],
+                            registry=registry,
+                            reporter=reporter,
+                            folder=place / "layers",
+                        )
+                        layers[engine.id] = found
+                        outcome = replace(outcome, report={**outcome.report, "layers": layers_document(found)})
             except WorkerStartError as error:
                 skipped.append((engine, str(error)))
                 continue
             judged.append((engine, _record(registry, work, engine, outcome, message=message)))
-    return Done(judged=judged, skipped=skipped)
+    return Done(judged=judged, skipped=skipped, layers=layers)
 
 
 def _run(
