@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modelreg.builders.asked_precision import require_precision
-from modelreg.builders.graph_sizes import EXTERNAL_BYTES
-from modelreg.builders.interface import BuildRequest, OnProgress
-from modelreg.builders.materials import CellFiles, golden_inputs
+from modelreg.builders.interface import OnProgress
+from modelreg.builders.making import make_plan
+from modelreg.builders.materials import CellFiles
 from modelreg.builders.planning import CellPlan, CellRequest, PreparedCell, plan_cells, prepare_cell
 from modelreg.builders.reusing import find_reusable
-from modelreg.builders.variants import VariantWorker
 from modelreg.registry import engines
 from modelreg.registry.blobs import record_blob
 from modelreg.registry.contents import StoredFile
@@ -93,45 +91,11 @@ def _make(
     prepared: PreparedCell, files: CellFiles, database: Database, storage: Storage, progress: OnProgress
 ) -> _Made:
     cell, options = prepared.request.cell, prepared.request.options
-    variant = prepared.recipe.variant
-    progress(0.0, "fetching the source")
-    source = files.materialise_source(cell.version.source, storage)
-    inputs = golden_inputs(cell.version, database, storage, files.golden)
-    with VariantWorker(log_path=files.log, timeout_s=options.timeout_s) as worker:
-        stored = files.find_variant(prepared.recipe, cell.version, database, storage)
-        made = (files.variant / stored[0].path,) if stored else _derive(prepared, files, worker, source, progress)
-        model, pinned = _pin(prepared, worker, made[0] if made else source)
-        result = prepared.builder.build(
-            cell.toolchain,
-            BuildRequest(
-                model=model,
-                source=source,
-                target=cell.target,
-                signature=cell.version.source.signature,
-                recipe=prepared.recipe.body,
-                options=options,
-                size_bytes=sum(path.stat().st_size for path in model.parent.rglob("*") if path.is_file()),
-                inputs=inputs,
-                keep_io_types=variant is None or variant.get("keep_io_types", True),
-                folder=files.plan,
-                log_path=files.log,
-                pinned=pinned,
-                calibration=prepared.calibration,
-            ),
-            _part(progress, 0.5, 0.95),
-        )
-        realised = worker.inspect(
-            result.files[0],
-            model,
-            recipe=prepared.recipe.body,
-            pinned=pinned,
-            layers=result.layers,
-            on_progress=_part(progress, 0.95, 0.98),
-        )
-    require_precision(realised, asked=cell.precision)
+    plan = make_plan(prepared, files, database, storage, progress)
+    result, stored = plan.result, plan.stored
     progress(0.98, "storing")
-    if variant is not None and not stored:
-        stored = files.store(made, storage)
+    if prepared.recipe.variant is not None and not stored:
+        stored = files.store(plan.made, storage)
     timing_cache = files.store([result.timing_cache], storage) if result.timing_cache else ()
     if result.timing_cache and options.tensorrt.timing_cache:
         write_whole(options.tensorrt.timing_cache, result.timing_cache.read_bytes())
@@ -139,38 +103,10 @@ def _make(
         files=files.store(result.files, storage),
         variant_files=stored,
         variant_digest=_variant_digest(stored) or cell.version.source.digest,
-        realised={**realised, "checked": result.checked, "translation": list(prepared.translation.steps)},
+        realised=plan.realised,
         gpu=result.gpu,
         timing_cache=timing_cache,
     )
-
-
-def _pin(prepared: PreparedCell, worker: VariantWorker, model: Path) -> tuple[Path, tuple[str, ...]]:
-    """Return what is built, with a name for every node that a constraint is put on, and these names."""
-    pins = prepared.recipe.body.get("pins")
-    return worker.pin(model, pins=pins) if pins else (model, ())
-
-
-def _derive(
-    prepared: PreparedCell, files: CellFiles, worker: VariantWorker, source: Path, progress: OnProgress
-) -> tuple[Path, ...]:
-    """Return the files that are built in place of the source: the variant, or the source in one file, or none."""
-    target, report = files.variant / "model.onnx", _part(progress, 0.0, 0.5)
-    if prepared.recipe.variant is not None:
-        variant, calibration = prepared.recipe.variant, prepared.calibration
-        return worker.make(source, target, variant=variant, calibration=calibration, on_progress=report)
-    listed = prepared.request.cell.version.source.files
-    if len(listed) > 1 and sum(file.size_bytes for file in listed) <= EXTERNAL_BYTES:
-        # Older releases of ONNX Runtime (1.20) let a plan refer to the external data of its source.
-        return (worker.merge(source, target, on_progress=report),)
-    return ()
-
-
-def _part(progress: OnProgress, first: float, last: float) -> OnProgress:
-    def scaled(fraction: float | None, message: str) -> None:
-        progress(None if fraction is None else first + (last - first) * fraction, message)
-
-    return scaled
 
 
 def _variant_digest(files: Sequence[StoredFile]) -> str:

@@ -111,22 +111,16 @@ class LayerGraph:
             names: Carriers.
             at: Tensors of the source whose readers get the input `CUT` + name, in FP32, in place of them.
         """
-        replaced, nodes = self._replacements(at), []
-        casts: dict[str, onnx.NodeProto] = {}
+        read, made = self._read_instead(at)
+        nodes = []
         for node in self._model.graph.node:
             copy = onnx.NodeProto()
             copy.CopyFrom(node)
             if not self._carries(node):
                 for position, name in enumerate(node.input):
-                    if name in replaced:
-                        tensor, elem_type = replaced[name]
-                        copy.input[position] = CUT + tensor
-                        if elem_type != TensorProto.FLOAT:
-                            narrow = f"{CUT}{tensor}::{elem_type}"
-                            casts[narrow] = helper.make_node("Cast", [CUT + tensor], [narrow], to=elem_type)
-                            copy.input[position] = narrow
+                    copy.input[position] = read.get(name, name)
             nodes.append(copy)
-        path = self._write([*casts.values(), *nodes], names, [CUT + name for name in at])
+        path = self._write([*made, *nodes], names, [CUT + name for name in at])
         return path, [name.removeprefix(CUT) for name in self._given]
 
     def _see(self, name: str) -> Seen:
@@ -167,16 +161,43 @@ class LayerGraph:
             return False
         return not self._known.intersection(node.output) and node.input[0] not in self._initialisers
 
-    def _replacements(self, at: Collection[str]) -> dict[str, tuple[str, int]]:
-        """Return, by each name under which a cut tensor is read, the tensor and the type that is read."""
-        found: dict[str, tuple[str, int]] = {}
+    def _read_instead(self, at: Collection[str]) -> tuple[dict[str, str], list[onnx.NodeProto]]:
+        """
+        Return what is read in place of each carrier of the cut tensors, and the nodes that make it of the given values.
+
+        Given values are quantised as a layer's inputs are, for that is the layer's own error; but not rounded to FP16
+        on the way, which is the error of the layer that made them: what overflows there would count twice.
+        """
+        read: dict[str, str] = {}
+        made: list[onnx.NodeProto] = []
         for name in at:
-            names = [name, *(output for node in self._carriers(name) for output in node.output)]
-            for each in names:
-                elem_type = self._types.get(each, TensorProto.FLOAT)
-                if elem_type in _FLOATS:
-                    found[each] = (name, elem_type)
-        return found
+            values = {name: CUT + name}
+            for node in self._carriers(name):
+                source, target = node.input[0], node.output[0]
+                if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+                    values[target] = values[source]
+                    continue
+                copy = onnx.NodeProto()
+                copy.CopyFrom(node)
+                copy.name = copy.output[0] = values[target] = f"{CUT}{name}::{target}"
+                copy.input[0] = values[source]
+                if node.op_type == "QuantizeLinear":
+                    copy.input[0] = self._typed(values[source], source, made)
+                made.append(copy)
+            for each, value in values.items():
+                if self._types.get(each, TensorProto.FLOAT) in _FLOATS:
+                    read[each] = value if value != CUT + name else self._typed(value, each, made)
+        return read, made
+
+    def _typed(self, value: str, like: str, made: list[onnx.NodeProto]) -> str:
+        """Return the name of an FP32 value in the type of another one, made by a cast where that is needed."""
+        elem_type = self._types.get(like, TensorProto.FLOAT)
+        if elem_type == TensorProto.FLOAT:
+            return value
+        narrow = f"{value}::{elem_type}"
+        if not any(narrow in node.output for node in made):
+            made.append(helper.make_node("Cast", [value], [narrow], name=narrow, to=elem_type))
+        return narrow
 
     def _write(self, nodes: list[onnx.NodeProto], outputs: Sequence[str], given: Sequence[str]) -> Path:
         kept = _needed(nodes, outputs)
