@@ -177,7 +177,7 @@ def _by_name(
     owners = {match.tensor: match.activation for match in settled.values() if match.tensor}
     for tensor in reversed(named.get(activation.name, ())):
         error = errors[activation.name].get(tensor)
-        if tensor in owners:
+        if error is not None and tensor in owners:
             return _match(activation, "", NONE, None, f"folded into {owners[tensor]}")
         if error is not None:
             return _match(activation, tensor, METADATA, error, "the values differ")

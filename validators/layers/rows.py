@@ -20,27 +20,24 @@ def module_rows(
     by_name = {each.name: each for each in kept.activations}
     made = {each["name"]: each for each in tensors}
     rows, gone = [], dict(kept.left_out)
-    taken: set[str] = set()
-    for match in matches:
-        if not match.tensor:
-            gone[match.activation] = match.reason
-            continue
-        tensor, through_relu = match.tensor, False
-        if tensor not in seen:
-            tensor, through_relu = _behind_relu(match.tensor, tensors), True
-        if tensor not in seen:
+    gone |= {match.activation: match.reason for match in matches if not match.tensor}
+    found = [match for match in matches if match.tensor]
+    places = {match.activation: _place(match.tensor, tensors, seen) for match in found}
+    taken: dict[str, str] = {}
+    for match in sorted(found, key=lambda match: places[match.activation][1]):  # what is there as it is comes first
+        tensor, through_relu = places[match.activation]
+        if not tensor:
             gone[match.activation] = "fused into another layer of the candidate"
         elif tensor in taken:
-            gone[match.activation] = f"the same tensor as another layer, {tensor}"
+            gone[match.activation] = f"one with {taken[tensor]} in the candidate"
         else:
-            taken.add(tensor)
-            node = made[match.tensor]
+            taken[tensor] = match.activation
             rows.append(
                 Row(
                     name=match.activation,
                     tensor=tensor,
-                    node=node["node"],
-                    op=node["op"],
+                    node=made[match.tensor]["node"],
+                    op=made[match.tensor]["op"],
                     inputs=(),
                     activation=by_name[match.activation],
                     through_relu=through_relu,
@@ -52,11 +49,24 @@ def module_rows(
 
 def node_rows(tensors: Sequence[Json], seen: Collection[str], *, also: Collection[str] = ()) -> list[Row]:
     """Return a row for every node that computes and that the candidate still has; `also` names tensors to add."""
-    rows = [
-        Row(name=each["node"], tensor=each["name"], node=each["node"], op=each["op"], inputs=())
-        for each in tensors
-        if each["name"] in seen and (each["op"] not in _SHAPING or each["name"] in also)
-    ]
+    makers = {each["name"]: each for each in tensors}
+    rows = []
+    for each in tensors:
+        if each["name"] not in seen or (each["op"] in _SHAPING and each["name"] not in also):
+            continue
+        before = makers.get(each["inputs"][0])
+        is_drawn = each["op"] == "Relu" and before is not None and before["name"] not in seen
+        maker = before if is_drawn and before is not None else each
+        rows.append(
+            Row(
+                name=maker["node"],
+                tensor=each["name"],
+                node=maker["node"],
+                op=maker["op"],
+                inputs=(),
+                through_relu=is_drawn,
+            )
+        )
     unique: dict[str, Row] = {}
     for row in rows:  # a node with several outputs is compared by its first
         unique.setdefault(row.name, row)
@@ -74,6 +84,14 @@ def output_rows(
         if each["name"] in outputs and each["name"] in seen and each["name"] not in known
     ]
     return _connect([*rows, *more], tensors)
+
+
+def _place(tensor: str, tensors: Sequence[Json], seen: Collection[str]) -> tuple[str, bool]:
+    """Return where the candidate has a tensor, and whether only behind a Relu that was drawn into its layer."""
+    if tensor in seen:
+        return tensor, False
+    behind = _behind_relu(tensor, tensors)
+    return behind if behind in seen else "", True
 
 
 def _behind_relu(tensor: str, tensors: Sequence[Json]) -> str:

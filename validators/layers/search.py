@@ -40,26 +40,32 @@ def find_smallest(ranking: Sequence[str], passes: Callable[[Nodes], bool]) -> Se
         ranking: Nodes, the likeliest first.
         passes: One trial; raises `OutOfBudgetError` when no more may be made. It should remember what it answered.
     """
-    best: Nodes | None = None
+    passed: list[Nodes] = []
+
+    def noting(nodes: Nodes) -> bool:
+        found = passes(nodes)
+        if found:
+            passed.append(nodes)
+        return found
+
     try:
-        length = _passing_prefix(ranking, passes)
+        length = _passing_prefix(ranking, noting)
         if length is None:
             return SearchResult(nodes=None, is_minimal=False, is_exhausted=False)
-        best = frozenset(ranking[:length])
         kept = list(ranking[:length])
         size = max(1, len(kept) // 2)
         while len(kept) > 1:
-            smaller = _without_some(kept, size, passes)
+            smaller = _without_some(kept, size, noting)
             if smaller is not None:
-                kept, best = smaller, frozenset(smaller)
+                kept = smaller
                 size = min(size, max(1, len(kept) // 2))
             elif size == 1:
                 break
             else:
                 size = max(1, size // 2)
     except OutOfBudgetError:
-        return SearchResult(nodes=best, is_minimal=False, is_exhausted=True)
-    return SearchResult(nodes=best, is_minimal=True, is_exhausted=False)
+        return SearchResult(nodes=min(passed, key=len, default=None), is_minimal=False, is_exhausted=True)
+    return SearchResult(nodes=frozenset(kept), is_minimal=True, is_exhausted=False)
 
 
 def _passing_prefix(ranking: Sequence[str], passes: Callable[[Nodes], bool]) -> int | None:
