@@ -94,4 +94,17 @@ def open_views(engine: EngineRecord, version: VersionRecord, registry: Registry,
         if engine.toolchain.backend is Backend.ONNXRUNTIME:
             yield LayerViews(source=runner, candidate=runner, isolating=runner, own="exact")
             return
-        raise NotFoundError(f"engine {engine.id} is of {engine.toolchain.backend}, which cannot be looked into yet")
+        from modelreg.cli.gpu_layers import open_gpu_layers
+
+        names = [each["name"] for each in runner.tensors]
+        with open_gpu_layers(
+            engine,
+            version,
+            registry,
+            folder / "gpu",
+            model=candidate,
+            source=source,
+            names=names,
+            outputs=runner.outputs,
+        ) as layers:
+            yield LayerViews(source=runner, candidate=layers, isolating=runner, own="simulated")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -180,6 +180,16 @@ class WorkerRunner:
             WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
         """
         return self._call("bench", asdict(timing), inputs, timeout_s=self._timeout_s)[1]["gpu_ms"]
+
+    def show(self, names: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """
+        Return values between the layers of a plan of TensorRT that was built to show them.
+
+        Raises:
+            RunError: TensorRT refused, or the plan does not show such a tensor.
+            WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
+        """
+        return self._call("show", {"names": list(names)}, inputs, timeout_s=self._timeout_s)[1]
 
     def close(self) -> None:
         """End the child."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import helper
 
@@ -43,12 +42,14 @@ def outlier_net(*, factor: float = 3000.0, seed: int = 0) -> onnx.ModelProto:
         ],
         inputs=[value("x", ["batch", 8])],
         outputs=[value("y", ["batch", 10])],
-        initializers=[weight(name, array.astype(np.float32)) for name, array in plain.items()],
+        initializers=[weight(name, np.asarray(array, np.float32)) for name, array in plain.items()],
     )
 
 
 def register(shop: Shop, model: onnx.ModelProto, folder: Path, *, name: str = "net", wrong_by: float = 0.0) -> Path:
     """Register a network with what it answers in FP32 as its golden set; return a calibration set for it."""
+    import onnxruntime as ort
+
     folder.mkdir(parents=True, exist_ok=True)
     path = save(model, folder / f"{name}.onnx")
     shape = [each.dim_value or 64 for each in model.graph.input[0].type.tensor_type.shape.dim]

@@ -30,7 +30,7 @@ def test_what_is_found_is_minimal_whatever_is_needed(seed: int) -> None:
     rng = random.Random(seed)
     oracle = Oracle(set(rng.sample(RANKING, rng.randint(1, 6))))
     found = find_smallest(RANKING, oracle)
-    assert found.nodes == oracle.needed
+    assert found.nodes == frozenset(oracle.needed)
     assert found.is_minimal
     assert not found.is_exhausted
     for node in found.nodes:
@@ -39,13 +39,13 @@ def test_what_is_found_is_minimal_whatever_is_needed(seed: int) -> None:
 
 def test_one_node_at_the_top_takes_one_trial() -> None:
     oracle = Oracle({"n0"})
-    assert find_smallest(RANKING, oracle).nodes == {"n0"}
+    assert find_smallest(RANKING, oracle).nodes == frozenset({"n0"})
     assert len(oracle.asked) == 1
 
 
 def test_two_nodes_among_the_first_take_few_trials() -> None:
     oracle = Oracle({"n0", "n3"})
-    assert find_smallest(RANKING, oracle).nodes == {"n0", "n3"}
+    assert find_smallest(RANKING, oracle).nodes == frozenset({"n0", "n3"})
     assert len(oracle.asked) <= 9
 
 
