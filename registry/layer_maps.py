@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import sqlalchemy as sa
 
 from modelreg.registry.events import append_event
@@ -22,7 +24,10 @@ _NEWEST = Statement(
 def read_layer_map(connection: sa.Connection, version: VersionRecord) -> dict[str, str]:
     """Return the tensors that a user gave to layers, by the layers' names; an empty one takes its layer out."""
     row = _NEWEST.first(connection, of_version=version.reference)
-    return {} if row is None else {str(layer): str(tensor) for layer, tensor in row.details["layers"].items()}
+    if row is None:
+        return {}
+    details = json.loads(row.details)  # as the text that was hashed
+    return {str(layer): str(tensor) for layer, tensor in details["layers"].items()}
 
 
 def record_layer_map(
