@@ -55,7 +55,8 @@ def explain_layers(report: LayerReport) -> list[str]:
         more = f"; born again in {', '.join(others[:5])}{', …' if len(others) > 5 else ''}" if others else ""
         carried = sum(states[row.row.name] == "carried" for row in report.rows)
         lines.append(
-            f"first bad layer: {first.row.name} ({first.row.op}, node {first.row.node}): {_say_bad(first)}"
+            f"first bad layer: {first.row.name} ({first.row.op}, node {first.row.node}){_say_missing(report)}: "
+            f"{_say_bad(first)}"
             f"{more}; {count(carried, 'layer')} behind it only carry an error"
         )
     else:
@@ -71,6 +72,11 @@ def explain_layers(report: LayerReport) -> list[str]:
     for output, changed in (report.taps or {}).items():
         lines.append(f"looking inside changes {output} by {_say_change(changed)}")
     return lines
+
+
+def _say_missing(report: LayerReport) -> str:
+    missing = report.missing_before
+    return f", or {', '.join(missing)} before it, which the ONNX does not have" if missing else ""
 
 
 def _say_bad(layer: LayerMeasurement) -> str:

@@ -112,15 +112,14 @@ def _match(
         path = Path(name) / "golden.safetensors"
         registry.storage.fetch_blob(record.digest, path)
         with open_tensor_set(path) as golden:
-            kept = read_kept(golden)
+            checked = check_golden(golden, version.source.signature)
+            kept = read_kept(golden, samples=checked.samples)
             if kept is None:
                 raise NotFoundError(
                     f"the golden set of {version.reference} has no activations",
                     hint="Register the same ONNX again with --reference FILE.py:NAME --activations all and --message.",
                 )
-            units = choose_units(
-                golden, check_golden(golden, version.source.signature), version.source.signature, kept, most=samples
-            )
+            units = choose_units(golden, checked, version.source.signature, kept, most=samples)
             with (
                 invocation.reporter().step(f"matching the layers of {version.reference}"),
                 open_source(version, registry, Path(name)) as source,

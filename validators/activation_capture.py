@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelreg.registry.errors import ReferenceModelError
-from modelreg.validators.activations import DEFAULT_BYTES, Activation, KeptActivations, plan_elements
+from modelreg.validators.activations import DEFAULT_BYTES, MODULE, Activation, KeptActivations, plan_elements
 from modelreg.validators.golden import ACTIVATION
 from modelreg.validators.reference_models import Reference
 from modelreg.validators.spool import Spool
@@ -303,7 +303,7 @@ def _tensors(torch: Any, output: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _module_of(name: str) -> str:
-    return name.partition("#")[0].partition("[")[0]
+    return MODULE.split(name)[0]
 
 
 def _name(module: str, call: int, item: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,6 +25,9 @@ Array = NDArray[Any]
 
 DEFAULT_BYTES = 256 << 20
 METADATA = "activations"
+PREFIX = "activation."
+MODULE = re.compile(r"[#[]")
+"""What ends a module's name in that of an activation."""
 SCHEMA = 1
 FEWEST_UNITS = 8
 """So many samples are worth more than all elements of fewer ones."""
@@ -141,16 +145,19 @@ class KeptActivations:
         }
 
 
-def read_kept(golden: TensorSet) -> KeptActivations | None:
+def read_kept(golden: TensorSet, *, samples: int | None = None) -> KeptActivations | None:
     """
     Return what a golden set says of its activations, or None where it has none.
+
+    A set that was captured elsewhere says nothing: its activations are taken for whole where they have a row for each
+    of `samples`.
 
     Raises:
         GoldenSetError: It was written by a program that this one does not know, or is damaged.
     """
     text = golden.metadata.get(METADATA)
     if text is None:
-        return None
+        return None if samples is None else _assume_whole(golden, samples)
     try:
         body = json.loads(text)
         if body["schema"] != SCHEMA:
@@ -164,6 +171,22 @@ def read_kept(golden: TensorSet) -> KeptActivations | None:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise GoldenSetError(f"what the golden set says of its activations is damaged: {error!r}") from error
+
+
+def _assume_whole(golden: TensorSet, samples: int) -> KeptActivations | None:
+    found = {key.removeprefix(PREFIX): info for key, info in golden.tensors.items() if key.startswith(PREFIX)}
+    whole = {name: info for name, info in found.items() if info.shape[:1] == (samples,) and "float" in info.dtype}
+    if not whole:
+        return None
+    return KeptActivations(
+        unit="sample",
+        units=tuple(range(samples)),
+        activations=tuple(
+            Activation(name=name, module=MODULE.split(name)[0], kind="", shape=info.shape, axis=0, per=1)
+            for name, info in whole.items()
+        ),
+        left_out=dict.fromkeys(found.keys() - whole.keys(), "it has no row for each sample"),
+    )
 
 
 def plan_elements(

@@ -76,11 +76,25 @@ class LayerReport:
             "limit_db": self.limit_db,
             "own": self.own,
             **self.diagnosis.to_json(),
+            "missing_before": list(self.missing_before),
             "rows": [{**row.to_json(), "state": self.diagnosis.states[row.row.name].value} for row in self.rows],
             "mapping": [match.to_json() for match in self.matches],
             "gone": dict(self.gone),
             "taps": self.taps,
         }
+
+    @property
+    def missing_before(self) -> tuple[str, ...]:
+        """Return the modules right before the first bad layer that the ONNX has not: the fault may be that."""
+        names = [match.activation for match in self.matches]
+        if self.diagnosis.first_bad not in names:
+            return ()
+        missing: list[str] = []
+        for match in reversed(self.matches[: names.index(self.diagnosis.first_bad)]):
+            if match.tensor or match.reason.startswith("folded"):
+                break
+            missing.insert(0, match.activation)
+        return tuple(missing)
 
     @property
     def bad(self) -> list[LayerMeasurement]:
@@ -133,7 +147,7 @@ def compare_layers(
     """
     signature = version.source.signature
     checked = check_golden(golden, signature)
-    kept = read_kept(golden)
+    kept = read_kept(golden, samples=checked.samples)
     units = choose_units(golden, checked, signature, kept, most=most)
     progress(0.0, "matching layers")
     matches = match_layers(kept, units, source, overrides) if kept is not None else ()

@@ -110,8 +110,13 @@ def match_layers(
         if each.name not in settled and (found := _by_value(each, named, errors, order, claimed)) is not None:
             settled[each.name] = found
             claimed.add(found.tensor)
-    for each in kept.activations:
+    folds = not any(tensor["op"] == "BatchNormalization" for tensor in tensors)
+    for each, follower in zip(kept.activations, [*kept.activations[1:], None], strict=True):
         if each.name not in settled:
+            if folds and follower is not None and _is_folded(each, follower, settled):
+                settled[each.name] = _match(each, "", NONE, None, f"folded into {follower.name}")
+                named[follower.name] = [*named[follower.name], *named[each.name]]
+                continue
             found = _by_name(each, named, errors, settled)
             if found is None:
                 low, high = _between(each, kept.activations, settled, order)
@@ -182,6 +187,11 @@ def _by_name(
         if error is not None:
             return _match(activation, tensor, METADATA, error, "the values differ")
     return None
+
+
+def _is_folded(activation: Activation, follower: Activation, settled: Mapping[str, Match]) -> bool:
+    """Return whether an exporter without batch norms has drawn the one that follows into this layer."""
+    return "BatchNorm" in follower.kind and follower.name not in settled and activation.shape == follower.shape
 
 
 def _between(
