@@ -107,4 +107,6 @@ def open_views(engine: EngineRecord, version: VersionRecord, registry: Registry,
             names=names,
             outputs=runner.outputs,
         ) as layers:
-            yield LayerViews(source=runner, candidate=layers, isolating=runner, own="simulated")
+            # Without a variant, TensorRT chose the precisions itself, and nothing else can do the same.
+            alone = None if variant is None else runner
+            yield LayerViews(source=runner, candidate=layers, isolating=alone, own="simulated")

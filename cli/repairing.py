@@ -154,6 +154,24 @@ class Workplace:
             )
 
     def _compare(self, trial: Trial) -> LayerReport:
+        """Look inside a trial; where TensorRT chooses precisions by itself, inside the same precision for the CPU."""
+        from modelreg.builders.backends import embedded_toolchain
+        from modelreg.builders.making import make_trial
+        from modelreg.builders.trt_options import TensorRTOptions
+
+        if trial.variant is not None:
+            return self._compare_variant(trial)
+        cell = replace(self._base.cell, target="cpu", toolchain=embedded_toolchain())
+        options = replace(self._base.options, profiles=(), tensorrt=TensorRTOptions())
+        with make_trial(
+            replace(self._base, cell=cell, options=options),
+            database=self._registry.database,
+            storage=self._registry.storage,
+            progress=lambda _part, _doing: None,
+        ) as similar:
+            return self._compare_variant(similar)
+
+    def _compare_variant(self, trial: Trial) -> LayerReport:
         from modelreg.runtime.layer_runner import LayerRunner
         from modelreg.validators.layers.comparison import compare_layers, layer_limit_db
 
