@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from modelreg.cli.render import count, number, print_line
+from modelreg.cli.render import count, number, print_line, print_note
 from modelreg.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
+    from modelreg.registry.records import EngineRecord
     from modelreg.validators.layers.comparison import LayerReport
     from modelreg.validators.layers.measuring import LayerMeasurement
 
@@ -43,6 +44,15 @@ def print_layers(report: LayerReport, *, name: str, no_color: bool) -> None:
     print_table(columns, rows, no_color=no_color)
     for line in explain_layers(report):
         print_line(line)
+
+
+def advise_repair(report: LayerReport, engine: EngineRecord, reference: str) -> None:
+    """Name the command that repairs an engine whose precision is what a layer cannot bear."""
+    if not report.diagnosis.first_bad or str(engine.precision) in ("fp32", "tf32"):
+        return
+    calibration = " --calibration FILE" if str(engine.precision) in ("int8", "fp8") else ""
+    target = "" if engine.target.name == "cpu" else f" --target {engine.target.name}"
+    print_note(f"next: modelreg repair {reference} --precision {engine.precision}{target}{calibration}")
 
 
 def explain_layers(report: LayerReport) -> list[str]:

@@ -9,7 +9,7 @@ import click
 
 from modelreg.cli.cells import engine_document, explain_gate, print_gates, say_outcomes, validation_document
 from modelreg.cli.context import Invocation, Registry
-from modelreg.cli.layer_tables import print_layers
+from modelreg.cli.layer_tables import advise_repair, print_layers
 from modelreg.cli.layer_validation import layers_document, read_choice
 from modelreg.cli.next_steps import print_next
 from modelreg.cli.options import (
@@ -132,6 +132,7 @@ def command(
                     name=f"engine {engine.id} ({engine.target.name} {engine.precision})",
                     no_color=invocation.no_color,
                 )
+                advise_repair(found, engine, work.version.reference)
     return _conclude(invocation, registry, work, done)
 
 

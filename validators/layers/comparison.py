@@ -155,6 +155,8 @@ def compare_layers(
     found = measure_layers(
         rows, units=units, source=source, candidate=candidate, isolating=isolating, progress=progress
     )
+    shown = {each.row.name for each in found}
+    gone = {**gone, **{row.name: "the engine does not show it" for row in rows if row.name not in shown}}
     return LayerReport(
         reference="pytorch" if kept is not None and not every_node else "onnx",
         unit="run" if units.is_run else "sample",

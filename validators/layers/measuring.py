@@ -120,7 +120,7 @@ def measure_layers(
     progress: Progress = lambda _fraction, _what: None,
 ) -> list[LayerMeasurement]:
     """
-    Return what was measured of each row, in their order.
+    Return what was measured of each row that the candidate has shown, in their order.
 
     Args:
         rows: Layers that the candidate has.
@@ -167,11 +167,13 @@ def _measure_part(
             given = {name: _as_given(name, values[name], owners, units, group) for name in needed}
             own = isolating.run_isolated(alone, group.inputs, at=at, given=given)
         for row in part:
+            if row.tensor not in got:
+                continue
             reference = _reference(row, units, group, values)
             measures[row.name].update(reference, _choose(row, got[row.tensor], units, group), saturated[row.tensor])
             if row.tensor in own:
                 measures[row.name].update_own(reference, _choose(row, own[row.tensor], units, group))
-    return [measure.result() for measure in measures.values()]
+    return [measure.result() for measure in measures.values() if measure.is_measured]
 
 
 def _reference(row: Row, units: Units, group: Group, values: Mapping[str, Array]) -> Array:
@@ -246,6 +248,11 @@ class _Measure:
     def update_own(self, reference: Array, candidate: Array) -> None:
         self._has_own = True
         self._own.update(reference, candidate)
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether the candidate has shown the layer at all."""
+        return self._all > 0
 
     def result(self) -> LayerMeasurement:
         carried, own = self._carried.result(), self._own.result()

@@ -219,6 +219,37 @@ def test_values_that_become_infinite_are_counted_and_their_layer_is_named(tmp_pa
     assert row.to_json()["max_abs"] == "inf"
 
 
+class Hiding:
+    """A candidate that does not show one of the tensors that it said it has."""
+
+    def __init__(self, runner: LayerRunner, hidden: str) -> None:
+        self.seen, self._runner, self._hidden = runner.seen, runner, hidden
+
+    def run_candidate(self, names: Any, inputs: Any) -> Any:
+        found, cut_off = self._runner.run_candidate(names, inputs)
+        return {name: each for name, each in found.items() if name != self._hidden}, cut_off
+
+
+def test_a_layer_that_the_engine_does_not_show_is_said_and_the_others_are_compared(
+    tmp_path: Path, golden: Path
+) -> None:
+    one = save(model(), tmp_path / "model.onnx")
+    with LayerRunner(one, one, threads=1) as runner, open_tensor_set(golden) as opened:
+        found = compare_layers(
+            version=version_of(LENET),
+            golden=opened,
+            source=runner,
+            candidate=Hiding(runner, "/c3/Conv_output_0"),
+            isolating=None,
+            limit_db=60.0,
+            overrides={},
+            most=4,
+        )
+    assert found.gone == {"c3": "the engine does not show it"}
+    assert [row.row.name for row in found.rows] == [name for name in MODULES if name != "c3"]
+    assert found.own == "none"
+
+
 def test_a_layer_is_bad_below_what_the_policy_asks_of_the_outputs() -> None:
     policy = load_policy(Precision.FP16)
     assert layer_limit_db(policy, Precision.FP16) == 40.0
