@@ -9,7 +9,6 @@ import click
 
 from modelreg.cli.build_choices import Wanted, choose_cells, sort_out
 from modelreg.cli.context import Invocation, Registry
-from modelreg.cli.layer_tables import explain_layers
 from modelreg.cli.next_steps import print_next
 from modelreg.cli.options import (
     dry_run_option,
@@ -24,7 +23,8 @@ from modelreg.cli.options import (
     whole_number,
 )
 from modelreg.cli.progress import interrupted_by_signals
-from modelreg.cli.render import count, number, print_document, print_line, print_note, size
+from modelreg.cli.render import count, print_note
+from modelreg.cli.repair_report import conclude_early, print_repair
 from modelreg.cli.repair_trials import Budget, Notebook, explain_failures
 from modelreg.cli.repairing import Repair, Workplace, notebook_path, open_golden
 from modelreg.cli.versions import find_version
@@ -34,13 +34,11 @@ from modelreg.registry.references import ModelReference
 if TYPE_CHECKING:
     from modelreg.builders.planning import CellRequest
     from modelreg.builders.profiles import ProfileShapes
-    from modelreg.cli.repair_cost import Cost
     from modelreg.config.policy import Policy
     from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
-    from modelreg.registry.words import Json, Precision
+    from modelreg.registry.words import Precision
 
 _METHODS = ("entropy", "minmax", "percentile")
-_SHOWN_SUSPECTS = 8
 
 
 @make_command(
@@ -152,7 +150,7 @@ def command(
         )
         repair = workplace.look()
         if repair.unrepaired.passed or dry_run:
-            return _conclude_early(invocation, base, repair, dry_run=dry_run)
+            return conclude_early(invocation, base, repair, dry_run=dry_run)
         workplace.search(repair)
         _require_found(base, repair, notebook)
         assert repair.result is not None
@@ -161,7 +159,7 @@ def command(
         validation = _validate(registry, invocation, engine, policy, message)
         cost = workplace.measure_cost(engine, _first_samples(registry, version))
     notebook.forget()
-    _print(invocation, base, repair, engine, validation=validation, cost=cost)
+    print_repair(invocation, base, repair, engine, validation=validation, cost=cost)
     if validation.verdict != "pass":
         from modelreg.cli.failures import report_after_result
 
@@ -269,90 +267,3 @@ def _first_samples(registry: Registry, version: VersionRecord) -> dict[str, obje
 
     with tempfile.TemporaryDirectory(prefix="modelreg-golden-") as folder:
         return dict(golden_inputs(version, registry.database, registry.storage, Path(folder) / "golden.safetensors"))
-
-
-def _conclude_early(invocation: Invocation, base: CellRequest, repair: Repair, *, dry_run: bool) -> int:
-    if invocation.as_json:
-        print_document(
-            {
-                "dry_run": dry_run,
-                "cell": base.cell.name,
-                "needed": not repair.unrepaired.passed,
-                "unrepaired": repair.unrepaired.to_json(),
-                "suspects": list(repair.suspects),
-                "layers": None if repair.layers is None else repair.layers.to_json(),
-            }
-        )
-        return 0
-    if repair.unrepaired.passed:
-        print_line(f"{base.cell.name} passes as it is: nothing to repair")
-        return 0
-    print_line(f"{base.cell.name} fails: {repair.unrepaired.reason}")
-    if repair.layers is not None:
-        print_line(explain_layers(repair.layers)[0])
-    shown = ", ".join(repair.suspects[:_SHOWN_SUSPECTS])
-    more = f" and {len(repair.suspects) - _SHOWN_SUSPECTS} more" if len(repair.suspects) > _SHOWN_SUSPECTS else ""
-    print_line(f"would try to keep in a high precision, in this order: {shown}{more}")
-    return 0
-
-
-def _print(
-    invocation: Invocation,
-    base: CellRequest,
-    repair: Repair,
-    engine: EngineRecord,
-    *,
-    validation: ValidationRecord,
-    cost: Cost,
-) -> None:
-    result = repair.result
-    assert result is not None
-    assert result.nodes is not None
-    nodes = sorted(result.nodes)
-    if invocation.as_json:
-        print_document(_document(base, repair, nodes, engine=engine, validation=validation, cost=cost))
-        return
-    kind = "minimal: dropping any one fails" if result.is_minimal else "not proved minimal: the budget was spent"
-    print_line(f"{base.cell.name} passes with {count(len(nodes), 'node')} kept in a high precision ({kind})")
-    for node in nodes:
-        print_line(f"  {node}")
-    print_line(f"before: {repair.unrepaired.reason}")
-    print_line(f"after:  engine {engine.id}: {validation.verdict}; {count(len(repair.trials), 'trial')}")
-    before, after = cost.size_bytes
-    print_line(f"size:   {size(before)} -> {size(after)} ({_change(before, after)})")
-    if cost.latency_ms is not None:
-        first, second = cost.latency_ms
-        batch = count(cost.samples, "sample")
-        print_line(f"time:   {number(first)} -> {number(second)} ms for {batch} ({_change(first, second)})")
-    print_line(f"recipe: --nodes-to-exclude {','.join(nodes)}")
-
-
-def _document(
-    base: CellRequest,
-    repair: Repair,
-    nodes: list[str],
-    *,
-    engine: EngineRecord,
-    validation: ValidationRecord,
-    cost: Cost,
-) -> Json:
-    from modelreg.cli.cells import engine_document, validation_document
-
-    assert repair.result is not None
-    return {
-        "dry_run": False,
-        "cell": base.cell.name,
-        "needed": True,
-        "unrepaired": repair.unrepaired.to_json(),
-        "nodes": nodes,
-        "minimal": repair.result.is_minimal,
-        "trials": [judged.to_json() for judged in repair.trials],
-        "layers": None if repair.layers is None else repair.layers.to_json(),
-        "engine": engine_document(engine),
-        "validation": validation_document(validation),
-        "cost": cost.to_json(),
-    }
-
-
-def _change(before: float, after: float) -> str:
-    return f"{100 * (after - before) / before:+.1f} %" if before else "-"
