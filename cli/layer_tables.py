@@ -17,7 +17,7 @@ _BAR_DB = 120.0
 _BAR_WIDTH = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _SHOWN_GONE = 6
-_MARKS = {"ok": "", "born": "<- born here", "carried": "carried"}
+_MARKS = {"ok": "", "born": "<- born here", "carried": "carried", "healed": "healed"}
 
 
 def print_layers(report: LayerReport, *, name: str, no_color: bool) -> None:

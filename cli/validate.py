@@ -123,7 +123,7 @@ def command(
         )
     else:
         _print(done.judged, done.skipped, no_color=invocation.no_color)
-        for engine, _ in done.judged:
+        for engine, validation in done.judged:
             found = done.layers.get(engine.id)
             if found is not None and not isinstance(found, str):
                 print_line()
@@ -132,7 +132,8 @@ def command(
                     name=f"engine {engine.id} ({engine.target.name} {engine.precision})",
                     no_color=invocation.no_color,
                 )
-                advise_repair(found, engine, work.version.reference)
+                if validation.verdict != "pass":
+                    advise_repair(found, engine, work.version.reference)
     return _conclude(invocation, registry, work, done)
 
 

@@ -3,7 +3,8 @@
 A layer's *own* error is what it makes of the reference's values; its *carried* error is what it makes of the
 candidate's. A layer is bad when its carried error is beyond the limit, or it gives NaN or infinities that the reference
 does not. A bad layer is where the error is born when its own error is beyond the limit too; else it only carries what
-came to it. Where layers cannot be run alone, an error is born where it is several times that of every input.
+came to it. An error that no layer behind carries on has *healed*: a mask of -1e38 may become -65504, and the softmax
+is the same. Where layers cannot be run alone, an error is born where it is several times that of every input.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class State(str, Enum):
     OK = "ok"
     BORN = "born"
     CARRIED = "carried"
+    HEALED = "healed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +76,35 @@ def diagnose(layers: Sequence[LayerError], *, limit_db: float) -> Diagnosis:
     states: dict[str, State] = {}
     for layer in layers:
         states[layer.name] = _judge(layer, [by_name[name] for name in layer.inputs if name in by_name], limit)
-    bad = [layer.name for layer in layers if states[layer.name] is not State.OK]
+    for name in _healed(layers, states):
+        states[name] = State.HEALED
+    bad = [layer.name for layer in layers if states[layer.name] in (State.BORN, State.CARRIED)]
     born = [name for name in bad if states[name] is State.BORN]
     if bad and not born:  # each adds a little: the one that adds most of the first bad one's noise
         first = by_name[bad[0]]
-        worst = max(layers[: layers.index(first) + 1], key=_added)
+        before = [layer for layer in layers[: layers.index(first) + 1] if states[layer.name] is not State.HEALED]
+        worst = max(before, key=_added)
         states[worst.name] = State.BORN
         born = [worst.name]
-    ranking = sorted(layers, key=lambda layer: (-_added(layer), layers.index(layer)))
+    places = {layer.name: index for index, layer in enumerate(layers)}
+    is_healed = {name: state is State.HEALED for name, state in states.items()}
+    ranking = sorted(layers, key=lambda layer: (is_healed[layer.name], -_added(layer), places[layer.name]))
     return Diagnosis(states=states, first_bad=born[0] if born else "", ranking=tuple(layer.name for layer in ranking))
+
+
+def _healed(layers: Sequence[LayerError], states: Mapping[str, State]) -> list[str]:
+    """Return the bad layers whose readers are all fine, or healed themselves; infinities and NaN do not heal."""
+    readers: dict[str, list[str]] = {}
+    for layer in layers:
+        for name in layer.inputs:
+            readers.setdefault(name, []).append(layer.name)
+    healed: set[str] = set()
+    for layer in reversed(layers):
+        behind = readers.get(layer.name, [])
+        is_fine = all(states[name] is State.OK or name in healed for name in behind)
+        if states[layer.name] is not State.OK and behind and is_fine and not layer.odd:
+            healed.add(layer.name)
+    return sorted(healed)
 
 
 def _judge(layer: LayerError, inputs: Sequence[LayerError], limit: float) -> State:

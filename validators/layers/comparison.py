@@ -98,8 +98,9 @@ class LayerReport:
 
     @property
     def bad(self) -> list[LayerMeasurement]:
-        """Return the layers that are not fine, in order of execution."""
-        return [row for row in self.rows if self.diagnosis.states[row.row.name] is not State.OK]
+        """Return the layers that are not fine, in order of execution; what has healed is."""
+        bad = (State.BORN, State.CARRIED)
+        return [row for row in self.rows if self.diagnosis.states[row.row.name] in bad]
 
 
 def layer_limit_db(policy: Policy, precision: Precision) -> float:

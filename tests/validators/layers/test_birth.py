@@ -72,3 +72,32 @@ def test_a_branch_does_not_bear_what_its_sibling_made() -> None:
         layer("add", 0.3, CLEAN, "left", "right"),
     ]
     assert states(*layers) == {"stem": "ok", "left": "born", "right": "ok", "add": "carried"}
+
+
+def test_an_error_that_everything_behind_gets_over_has_healed() -> None:
+    layers = [
+        layer("mask", BAD, BAD),
+        layer("shown", 0.9, 0.9, "mask", own_odd=4),
+        layer("softmax", CLEAN, CLEAN, "shown"),
+        layer("out", CLEAN, CLEAN, "softmax"),
+    ]
+    found = diagnose(layers, limit_db=LIMIT_DB)
+    assert states(*layers) == {"mask": "healed", "shown": "healed", "softmax": "ok", "out": "ok"}
+    assert found.first_bad == ""
+    assert found.ranking[-2:] == ("shown", "mask")
+
+
+def test_an_output_does_not_heal_and_neither_does_a_value_that_is_no_number() -> None:
+    assert states(layer("a", CLEAN, CLEAN), layer("out", BAD, BAD, "a")) == {"a": "ok", "out": "born"}
+    layers = [layer("a", CLEAN, CLEAN, odd=1, own_odd=1), layer("softmax", CLEAN, CLEAN, "a")]
+    assert states(*layers) == {"a": "born", "softmax": "ok"}
+
+
+def test_one_reader_that_gets_over_an_error_does_not_heal_it_for_the_other() -> None:
+    layers = [
+        layer("a", BAD, BAD),
+        layer("tanh", CLEAN, CLEAN, "a"),
+        layer("linear", BAD, CLEAN, "a"),
+        layer("out", BAD, CLEAN, "tanh", "linear"),
+    ]
+    assert states(*layers) == {"a": "born", "tanh": "ok", "linear": "carried", "out": "carried"}
