@@ -16,6 +16,10 @@ from onnx import numpy_helper
 from modelreg.builders import on_device, tapped
 from modelreg.builders.interface import ToolchainSpec
 from modelreg.cli.layer_views import open_views
+from modelreg.cli.progress import Reporter
+from modelreg.cli.repair_trials import Budget, Notebook
+from modelreg.cli.repairing import Workplace
+from modelreg.config.policy import load_policy
 from modelreg.registry.tensor_sets import open_tensor_set
 from modelreg.registry.words import Backend, Precision
 from modelreg.runtime import runner, suitability
@@ -92,3 +96,31 @@ def test_layers_of_an_engine_are_shown_in_as_many_builds_as_needed_and_the_bad_o
     assert found.own == "none"  # TensorRT 8.6 chooses where FP16 is used: nothing else can do the same
     assert found.diagnosis.first_bad == "c3"
     assert len(plans) == (1 if outputs_a_build == 16 else 3)
+
+
+def test_where_tensorrt_chooses_precisions_a_repair_looks_into_the_same_precision_for_the_cpu(
+    workshop: Workshop,
+) -> None:
+    version = workshop.register(EXAMPLE / "lenet-v1.onnx")
+    details = {"targets": ["sm_90"]}
+    spec = ToolchainSpec(name="trt", backend=Backend.TENSORRT, version="8.6.0", python=sys.executable, details=details)
+    base = workshop.request(version, Precision.FP16, target="sm_90", toolchain=spec)
+    registry: Any = SimpleNamespace(storage=workshop.storage, database=workshop.database)
+    policy = load_policy(Precision.FP16)
+    with open_tensor_set(EXAMPLE / "golden-v1.npz") as golden:
+        place = Workplace(
+            registry,
+            Reporter(),
+            base,
+            policy=policy,
+            record=SimpleNamespace(digest="0" * 64),  # type: ignore[arg-type]
+            golden=golden,
+            budget=Budget(trials=1, limit_s=None),
+            notebook=Notebook(None),
+        )
+        unbuilt: Any = SimpleNamespace(variant=None)
+        found = place._compare(unbuilt)
+        ranked = place._rank(found)
+    assert len(found.rows) == 11
+    assert all(50 < row.sqnr_db < 90 for row in found.rows)  # FP16, and not the FP32 of the source
+    assert set(ranked) >= {"/c1/Conv", "/c3/Conv", "/c5/Conv", "/f6/Gemm", "/output/Gemm"}
