@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from modelreg.registry.errors import PrecisionError
 from modelreg.registry.words import Json, Precision
 
@@ -38,6 +40,14 @@ def require_precision(realised: Json, *, asked: Precision) -> None:
         raise PrecisionError(
             f"{asked} was asked, but the plan stores its weights in FP32", hint=_advise_on_storage(realised)
         )
+
+
+def may_become(realised: Json, pinned: Collection[str], recipe: Json) -> bool:
+    """Return whether a weakly typed plan has no layer of the precision asked, only because others were faster."""
+    if realised.get("converted") or "constraints" in recipe:
+        return False
+    kept = [str(label).rpartition(" (")[0] for label in realised.get("kept", [])]
+    return any(name not in pinned for name in kept)
 
 
 def _advise_on_storage(realised: Json) -> str:

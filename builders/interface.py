@@ -131,6 +131,7 @@ class BuildRequest:
         recipe: The whole recipe.
         options: What the user said, for files that the recipe knows by their digests.
         pinned: Names of the nodes of `model` that stay in FP32 by a constraint instead of by their types.
+        is_preferred: Whether every other layer is constrained to the precision that was asked, as far as that goes.
         calibration: The checked set of an implicit calibration, or None.
         taps: Tensors between nodes whose values can be read in the plan; a served plan has none.
         tapped_as: How: `debug`, or `output` for releases that have no debug tensors.
@@ -153,6 +154,7 @@ class BuildRequest:
     folder: Path
     log_path: Path
     pinned: tuple[str, ...] = ()
+    is_preferred: bool = False
     calibration: CalibrationSet | None = None
     taps: tuple[str, ...] = ()
     tapped_as: str = "debug"

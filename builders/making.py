@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modelreg.builders.asked_precision import require_precision
+from modelreg.builders.asked_precision import may_become, require_precision
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.interface import BuildRequest, BuildResult, OnProgress
 from modelreg.builders.materials import CellFiles, golden_inputs
@@ -19,6 +19,9 @@ from modelreg.registry.database import Database
 from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.words import Json
+
+PREFERRED = "preferred in each"
+"""What the steps of a translation say of an engine that was built again, since no layer had become its precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,36 +71,47 @@ def make_plan(
         stored = files.find_variant(prepared.recipe, cell.version, database, storage)
         made = (files.variant / stored[0].path,) if stored else _derive(prepared, files, worker, source, progress)
         model, pinned = _pin(prepared, worker, made[0] if made else source)
-        result = prepared.builder.build(
-            cell.toolchain,
-            BuildRequest(
-                model=model,
-                source=source,
-                target=cell.target,
-                signature=cell.version.source.signature,
-                recipe=prepared.recipe.body,
-                options=options,
-                size_bytes=sum(path.stat().st_size for path in model.parent.rglob("*") if path.is_file()),
-                inputs=inputs,
-                keep_io_types=variant is None or variant.get("keep_io_types", True),
-                folder=files.plan,
-                log_path=files.log,
-                pinned=pinned,
-                calibration=prepared.calibration,
-            ),
-            _part(progress, 0.5, 0.95),
-        )
-        realised = worker.inspect(
-            result.files[0],
-            model,
+        request = BuildRequest(
+            model=model,
+            source=source,
+            target=cell.target,
+            signature=cell.version.source.signature,
             recipe=prepared.recipe.body,
+            options=options,
+            size_bytes=sum(path.stat().st_size for path in model.parent.rglob("*") if path.is_file()),
+            inputs=inputs,
+            keep_io_types=variant is None or variant.get("keep_io_types", True),
+            folder=files.plan,
+            log_path=files.log,
             pinned=pinned,
-            layers=result.layers,
-            on_progress=_part(progress, 0.95, 0.98),
+            calibration=prepared.calibration,
         )
+        steps = prepared.translation.steps
+        result, realised = _build_and_read(prepared, worker, request, progress)
+        if prepared.translation.is_chosen_by_layer and may_become(realised, pinned, prepared.recipe.body):
+            again = f"TensorRT made no layer of {cell.precision}: built again, with {cell.precision} {PREFERRED}"
+            progress(0.5, again)
+            steps = (*steps, again)
+            result, realised = _build_and_read(prepared, worker, replace(request, is_preferred=True), progress)
     require_precision(realised, asked=cell.precision)
-    checked = {"checked": result.checked, "translation": list(prepared.translation.steps)}
+    checked = {"checked": result.checked, "translation": list(steps)}
     return MadePlan(result=result, stored=stored, made=made, realised={**realised, **checked})
+
+
+def _build_and_read(
+    prepared: PreparedCell, worker: VariantWorker, request: BuildRequest, progress: OnProgress
+) -> tuple[BuildResult, Json]:
+    """Return the plan, and what it became."""
+    result = prepared.builder.build(prepared.request.cell.toolchain, request, _part(progress, 0.5, 0.95))
+    realised = worker.inspect(
+        result.files[0],
+        request.model,
+        recipe=request.recipe,
+        pinned=request.pinned,
+        layers=result.layers,
+        on_progress=_part(progress, 0.95, 0.98),
+    )
+    return result, realised
 
 
 @contextmanager

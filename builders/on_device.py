@@ -29,6 +29,7 @@ from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend
 
 _JOBS = Path(__file__).with_name("trt.py")
+_PREFERRED = {"fp16": "HALF", "bf16": "BF16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,17 @@ def _make_body(toolchain: ToolchainSpec, request: BuildRequest, plugins: tuple[P
         **make_body(toolchain, request),
         "strongly_typed": request.recipe["typing"] == "strong",
         "pins": list(request.pinned),
+        "preferred": _preferred(request),
         "plugins": [str(path) for path in plugins],
         "seed": request.options.seed,
     }
+
+
+def _preferred(request: BuildRequest) -> str:
+    """Return TensorRT's name of the type that every layer is asked to compute in, or an empty string."""
+    if request.is_preferred or request.recipe.get("constraints") == "prefer":
+        return _PREFERRED[request.recipe["precision"]]
+    return ""
 
 
 def _timing_caches(request: BuildRequest, out: Path) -> dict[str, str]:

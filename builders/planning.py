@@ -153,7 +153,7 @@ def _calibration(cell: Cell, options: BuildOptions) -> CalibrationSet | None:
     if cell.precision not in _CALIBRATED:
         return None  # several precisions share one command line
     if options.calibration is None:
-        raise BuildError(
+        raise CellRefusedError(
             f"{cell.precision} of {cell.version.reference} needs a calibration set",
             hint="Give one with --calibration FILE.safetensors (keys input.NAME, some hundred real samples).",
         )

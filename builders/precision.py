@@ -44,6 +44,11 @@ class Translation:
         """Return whether anything is converted that nodes could be excluded from."""
         return bool(self.variant) or self.pins is not None
 
+    @property
+    def is_chosen_by_layer(self) -> bool:
+        """Return whether the backend may leave any layer in FP32 that it finds faster so."""
+        return self.typing == "weak" and self.precision in (Precision.FP16, Precision.BF16)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:

@@ -83,6 +83,9 @@ def variant_recipe_digest(recipe: Json) -> str:
 def _typing(translation: Translation, options: BuildOptions) -> Json:
     """Return whether types bind, for TensorRT, and what a weakly typed network keeps in FP32 by constraints."""
     body: Json = {"typing": translation.typing} if translation.typing else {}
+    constraints = options.tensorrt.precision_constraints
+    if translation.is_chosen_by_layer and constraints != "auto":
+        body["constraints"] = constraints
     if translation.pins is not None:
         body["pins"] = {
             "settings": translation.pins,

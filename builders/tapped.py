@@ -13,6 +13,7 @@ from pathlib import Path
 from modelreg.builders.backends import BUILDERS
 from modelreg.builders.choosing import to_spec
 from modelreg.builders.interface import BuildOptions, BuildRequest, BuildResult, OnProgress
+from modelreg.builders.making import PREFERRED
 from modelreg.builders.trt_capabilities import has
 from modelreg.builders.trt_options import TensorRTOptions
 from modelreg.builders.variants import VariantWorker
@@ -87,5 +88,6 @@ def build_tapped(
         log_path=log,
         pinned=pinned,
     )
-    request = replace(request, taps=tuple(names), tapped_as=tapped_as)
+    is_preferred = any(PREFERRED in step for step in engine.realised.get("translation", ()))
+    request = replace(request, taps=tuple(names), tapped_as=tapped_as, is_preferred=is_preferred)
     return BUILDERS[engine.toolchain.backend].build(to_spec(engine.toolchain), request, on_progress)

@@ -84,9 +84,13 @@ def _build_plan(trt: Any, log: Any, request: Json, arrays: Arrays, report: Repor
     parsed = {"layers": describe_layers(network)}
     taps = mark_taps(network, request.get("taps", ()), request.get("tapped_as", "debug"))
     config = configure(trt, builder, log, request)
-    if _pin(trt, network, request["pins"]):
+    constrained = _pin(trt, network, request["pins"])
+    if request["preferred"]:
+        constrained += _prefer(trt, network, request["preferred"], but=request["pins"])
+    if constrained:
         # OBEY alone, without any constraint, makes 8.6.0 refuse every INT8 residual network.
-        name = "PREFER_PRECISION_CONSTRAINTS" if "INT8" in request["flags"] else "OBEY_PRECISION_CONSTRAINTS"
+        prefers = request["preferred"] or "INT8" in request["flags"]
+        name = "PREFER_PRECISION_CONSTRAINTS" if prefers else "OBEY_PRECISION_CONSTRAINTS"
         set_flags(trt, config, [*request["flags"], name], _PRODUCT)
     if request["calibrator"] is not None:
         set_calibrator(trt, builder, config, request["calibrator"], arrays)
@@ -112,20 +116,39 @@ def _pin(trt: Any, network: Any, nodes: List[str]) -> int:
     Weakly typed networks may choose any precision that is allowed.
     """
     constrained = 0
-    wanted = set(nodes)
-    layers = [network.get_layer(index) for index in range(network.num_layers if wanted else 0)]
-    pinned = [layer for layer in layers if wanted & set(nodes_of(layer) or [layer.name])]
-    made = {tensor.name for layer in pinned for tensor in outputs_of(layer)}
-    # An activation is fused with what it follows, and 8.6 has no kernel of two precisions for both.
-    pinned += [layer for layer in layers if layer.type.name == "ACTIVATION" and layer.get_input(0).name in made]
-    for layer in pinned:
+    for layer in _layers_of(network, nodes):
         outputs = outputs_of(layer)
-        if layer.type.name not in _TYPED_KINDS and all(dtype_of(tensor) in _FLOATS for tensor in outputs):
+        if _is_free(layer):
             layer.precision = trt.DataType.FLOAT
             for index in range(len(outputs)):
                 layer.set_output_type(index, trt.DataType.FLOAT)
             constrained += 1
     return constrained
+
+
+def _prefer(trt: Any, network: Any, name: str, *, but: List[str]) -> int:
+    """Ask for a data type in every layer that computes, but those of these nodes; return how many were asked."""
+    kept = {layer.name for layer in _layers_of(network, but)}
+    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    asked = [layer for layer in layers if layer.name not in kept and _is_free(layer)]
+    for layer in asked:
+        layer.precision = trt.DataType.__members__[name]
+    return len(asked)
+
+
+def _layers_of(network: Any, nodes: List[str]) -> List[Any]:
+    """Return the layers of these ONNX nodes, and the activations that follow them."""
+    wanted = set(nodes)
+    layers = [network.get_layer(index) for index in range(network.num_layers if wanted else 0)]
+    found = [layer for layer in layers if wanted & set(nodes_of(layer) or [layer.name])]
+    made = {tensor.name for layer in found for tensor in outputs_of(layer)}
+    # An activation is fused with what it follows, and 8.6 has no kernel of two precisions for both.
+    return found + [layer for layer in layers if layer.type.name == "ACTIVATION" and layer.get_input(0).name in made]
+
+
+def _is_free(layer: Any) -> bool:
+    """Return whether a layer computes in a floating type that can be chosen."""
+    return layer.type.name not in _TYPED_KINDS and all(dtype_of(tensor) in _FLOATS for tensor in outputs_of(layer))
 
 
 def _try_out(session: Session, request: Json, arrays: Arrays) -> Json:

@@ -62,6 +62,8 @@ class TensorRTOptions:
         pin_tactics: Whether a tactic that is not in the timing cache fails the build.
         implicit_calibration: Whether INT8 ranges are found by TensorRT instead of Q/DQ nodes.
         calibration_cache: Ranges of an earlier implicit calibration, read if it exists and written afterwards.
+        precision_constraints: Whether every layer of a weakly typed fp16 or bf16 build is constrained to it: `prefer`,
+            `none`, or `auto`: only in a second try, where TensorRT made no layer of it.
     """
 
     optimisation_level: int | None = None
@@ -77,6 +79,7 @@ class TensorRTOptions:
     pin_tactics: bool = False
     implicit_calibration: bool = False
     calibration_cache: Path | None = None
+    precision_constraints: str = "auto"
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -182,6 +185,7 @@ _NEEDS: tuple[tuple[str, str, Callable[[TensorRTOptions], bool]], ...] = (
     ("--timingCacheFile", "timing cache", lambda given: given.timing_cache is not None),
     ("--errorOnTimingCacheMiss", "pinned tactics", lambda given: given.pin_tactics),
     ("--implicit-calibration", "implicit calibration", lambda given: given.implicit_calibration),
+    ("--precisionConstraints", "layer precisions", lambda given: given.precision_constraints != "auto"),
 )
 """What an option is called, which capability it needs, and whether it was given."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,19 +18,58 @@ if TYPE_CHECKING:
 
 
 class Invocation:
-    """One run of the command line; `home`, `as_json`, `verbose` and `no_color` are the global options."""
+    """One run of the command line; `home`, `flags` (of `--set`) and the others are the global options."""
 
     def __init__(self) -> None:
         self.home: Path | None = None
+        self.flags: tuple[tuple[str, str], ...] = ()
         self.as_json = False
         self.verbose = False
         self.no_color = False
+        self._warned = False
 
     def find_home(self) -> Home:
         """Return the registry's folder; raises HomeNotFoundError where there is none."""
         from modelreg.config.settings import find_home
 
-        return find_home(self.home)
+        home = find_home(self.home, flags=self.flags)
+        self.warn_of_variables()
+        return home
+
+    def warn_of_variables(self) -> None:
+        """Warn, once, of variables that look like settings and are none: a typo would mean the default."""
+        if self._warned:
+            return
+        self._warned = True
+        from modelreg.config.unknown import describe_unknown
+
+        for warning in describe_unknown(os.environ):
+            from modelreg.cli.render import print_warning
+
+            print_warning(warning)
+
+    def find_store_url(self) -> str:
+        """
+        Return the store of the registry, or the one that a variable or a flag names, which needs no registry.
+
+        Raises:
+            HomeNotFoundError: There is neither.
+        """
+        from modelreg.registry.errors import HomeNotFoundError
+
+        try:
+            return self.find_home().store_url
+        except HomeNotFoundError:
+            if self.home is not None:
+                raise
+            from modelreg.config.layers import OriginKind, resolve
+            from modelreg.registry.storage.open import locate_storage
+
+            found = resolve(None, environment=os.environ, flags=self.flags)
+            if found.origins["store.url"].kind is OriginKind.DEFAULT:
+                raise
+            self.warn_of_variables()
+            return locate_storage(found.values["store.url"])
 
     def open_registry(self) -> Registry:
         """Return the registry; its database and store are opened when they are first used."""
@@ -104,11 +144,11 @@ def locate_database(home: Home) -> str | URL:
 
 def open_database_if_usable(home: Home, *, doing: str) -> Database | None:
     """Return the database, or None with a warning where `doing` works without it."""
-    from modelreg.registry.errors import BusyError, DatabaseError
+    from modelreg.registry.errors import BusyError, DatabaseError, MissingDependencyError
 
     try:
         return open_database(home)
-    except (DatabaseError, BusyError) as error:
+    except (DatabaseError, BusyError, MissingDependencyError) as error:
         from modelreg.cli.render import print_warning
 
         print_warning(f"{error}; {doing} from the store alone")

@@ -57,7 +57,7 @@ def command(invocation: Invocation, *, left: ModelReference, right: ModelReferen
 
 
 def _read_version(registry: Registry, reference: ModelReference) -> dict[str, str]:
-    from modelreg.registry import engines, validations
+    from modelreg.registry import engines, golden_sets, validations
     from modelreg.registry.differences import engine_facts, source_facts
     from modelreg.registry.promotion import EngineStanding
 
@@ -65,8 +65,10 @@ def _read_version(registry: Registry, reference: ModelReference) -> dict[str, st
         version = read_version(connection, reference)
         built = engines.current_engines(connection, version_id=version.id)
         newest = validations.newest_validations(connection, version_id=version.id)
+        golden = golden_sets.newest_golden_set(connection, version_id=version.id)
     standings = [EngineStanding(engine=engine, validation=newest.get(engine.id)) for engine in built]
-    return {**source_facts(version.source), **engine_facts(standings)}
+    compared = {"golden set": golden.digest, "golden samples": str(golden.samples)} if golden else {}
+    return {**source_facts(version.source), **compared, **engine_facts(standings)}
 
 
 def _read_release(registry: Registry, reference: ModelReference) -> dict[str, str]:

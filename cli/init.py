@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,9 @@ from modelreg.cli.context import Invocation, locate_database
 from modelreg.cli.options import dry_run_option, make_command
 from modelreg.cli.render import print_document, print_line, print_note, print_warning
 from modelreg.config.settings import Home, create_home, new_home_path
+from modelreg.registry.database_url import check_database_url, has_password, mask_secrets
 from modelreg.registry.errors import DatabaseError, StorageError, StoreAbsentError, UsageError
+from modelreg.registry.sqlite import refuse_network
 
 if TYPE_CHECKING:
     from modelreg.cli.progress import Reporter
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     modelreg --home /srv/models init --store /mnt/store
     modelreg init --store s3://bucket/prefix
     modelreg init --store s3://bucket/prefix --endpoint-url https://s3.example.com
+    modelreg init --store s3://bucket/prefix --database postgresql://user@host/models
     """,
 )
 @click.option(
@@ -33,20 +37,38 @@ if TYPE_CHECKING:
     help="Where bytes live: a folder (default: `store` in the registry), or s3://BUCKET/PREFIX.",
 )
 @click.option("--endpoint-url", metavar="URL", help="The S3 server of the store, where it is not AWS itself.")
+@click.option(
+    "--database",
+    metavar="URL",
+    help="Where intent and history live: a file (default: `registry.db` in the registry), or postgresql://…",
+)
 @dry_run_option
 @click.pass_obj
-def command(invocation: Invocation, *, store: str | None, endpoint_url: str | None, dry_run: bool) -> None:
+def command(
+    invocation: Invocation, *, store: str | None, endpoint_url: str | None, database: str | None, dry_run: bool
+) -> None:
     """Create a registry in .modelreg, or where --home says: settings, database and store.
 
     A registry that is already there is kept, and what it lacks is made. A store in S3 is made only on a server that
-    passes `modelreg store check`.
+    passes `modelreg store check`. A database on a server must exist, empty or with a registry's tables.
     """
     if endpoint_url is not None and store is None:
         raise UsageError("--endpoint-url belongs to a store", hint="Add --store s3://BUCKET/PREFIX.")
     from modelreg.registry.storage.open import locate_storage
 
-    home = Home(new_home_path(invocation.home))
+    database_url = None if database is None else _locate_database(database)
+    flags = (*invocation.flags, *([("database.url", database_url)] if database_url else []))
+    home = Home(new_home_path(invocation.home), flags)
+    invocation.warn_of_variables()
     existed = home.config_path.exists()
+    if existed and database_url is not None and home.database_url != Home(home.path, invocation.flags).database_url:
+        kept = mask_secrets(Home(home.path, invocation.flags).database_url)
+        raise UsageError(
+            f"{home.path} is a registry already, with the database {kept}",
+            hint="Choose another --home for another database.",
+        )
+    if home.database_path is not None:
+        refuse_network(home.database_path)
     wanted = None if store is None else locate_storage(store, endpoint_url=endpoint_url)
     if existed and wanted is not None and wanted != home.store_url:
         raise UsageError(
@@ -62,13 +84,13 @@ def command(invocation: Invocation, *, store: str | None, endpoint_url: str | No
         home.path.mkdir(parents=True, exist_ok=True)
         if storage is None:
             _make_store(store_url, reporter=invocation.reporter())
-        _create(home, store_url=wanted)
+        _create(home, store_url=wanted, database_url=database_url)
     if invocation.as_json:
         print_document(
             {
                 "home": str(home.path),
                 "store": store_url,
-                "database": home.database_url,
+                "database": mask_secrets(home.database_url),
                 "created": not existed,
                 "dry_run": dry_run,
             }
@@ -156,11 +178,21 @@ def _warn_of_what_is_served(storage: Storage) -> None:
         )
 
 
-def _create(home: Home, *, store_url: str | None) -> None:
+def _locate_database(url: str) -> str:
+    """Return what `--database` names, as it is kept: a file's path is one from here, not from the registry's folder."""
+    url = check_database_url(url)
+    return url if "://" in url else str(Path(url).absolute())
+
+
+def _create(home: Home, *, store_url: str | None, database_url: str | None) -> None:
     from modelreg.migrations.runner import create_database
 
     create_database(locate_database(home), timeout_s=home.settings.lock_timeout_s)
-    create_home(home.path, store_url=store_url)
+    if database_url is not None and has_password(database_url) and not home.config_path.exists():
+        print_warning(
+            f"{home.config_path} holds a password, and is closed to other users; better keep that in ~/.pgpass"
+        )
+    create_home(home.path, store_url=store_url, database_url=database_url)
 
 
 def _make_store(url: str, *, reporter: Reporter) -> None:

@@ -49,10 +49,14 @@ SECTIONS: dict[str, dict[str, str]] = {
         "policy": "Show the gates that a precision must pass.",
         "layers": "Show which module of the reference is which tensor.",
         "store": "Check what a store's server can be trusted with.",
-        "db": "Upgrade the database, or tell its revision.",
+        "config": "Show the settings, and where each comes from.",
+        "db": "Back up, restore or upgrade the database.",
     },
 }
 """Every command and its one line of help; each lives in the module of its name, with underscores for dashes."""
+
+_INSIDE = {"backup": ["db backup"], "restore": ["db restore"], "upgrade": ["db upgrade"]}
+"""What is looked for at the top and lives in a group."""
 
 _NAME_WIDTH = max(len(name) for commands in SECTIONS.values() for name in commands)
 
@@ -87,7 +91,7 @@ class CommandGroup(click.Group):
         if not name.startswith("-") and name not in self.list_commands(ctx):
             import difflib
 
-            close = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
+            close = _INSIDE.get(name) or difflib.get_close_matches(name, self.list_commands(ctx), n=1)
             ctx.fail(f"no such command {name!r}" + (f", did you mean {close[0]!r}?" if close else ""))
         return super().resolve_command(ctx, args)
 

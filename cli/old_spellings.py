@@ -82,7 +82,7 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
     "device": ("chooses a GPU", "Set CUDA_VISIBLE_DEVICES={value} instead."),
     **dict.fromkeys(("model", "deploy", "uff", "uffinput", "output"), _CAFFE),
     **dict.fromkeys(("maxbatch", "batch"), _BATCH),
-    **dict.fromkeys(("layerprecisions", "layeroutputtypes", "precisionconstraints"), _BY_LAYER),
+    **dict.fromkeys(("layerprecisions", "layeroutputtypes"), _BY_LAYER),
     **dict.fromkeys(
         (
             *("usecudagraph", "usespinwait", "usemanagedmemory", "useprofile", "usesimpleengine", "allocationstrategy"),

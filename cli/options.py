@@ -37,6 +37,20 @@ def _store(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     return keep
 
 
+def read_flag(value: str) -> tuple[str, str]:
+    """Read KEY=VALUE of a setting; whether there is such a key is seen with all settings."""
+    key, found, text = value.partition("=")
+    if not found or not key.strip():
+        raise click.BadParameter(f"{value[:80]!r} is not KEY=VALUE")
+    return key.strip(), text
+
+
+def _add_flags(ctx: click.Context, _parameter: click.Parameter, values: tuple[tuple[str, str], ...]) -> None:
+    """Keep settings that are given before the command and after it; what is given last counts."""
+    invocation = ctx.ensure_object(Invocation)
+    invocation.flags = (*invocation.flags, *values)
+
+
 def add_global_options(command: C) -> C:
     """Add the options that every command has, after its own; they are read from the `Invocation`, not passed."""
     home_help = "The registry (or MODELREG_HOME; default: .modelreg here or above)."
@@ -54,6 +68,18 @@ def add_global_options(command: C) -> C:
             callback=_store("home"),
             metavar="PATH",
             help=home_help,
+        )
+    )
+    command.params.append(
+        click.Option(
+            ["--set"],
+            type=read_flag,
+            multiple=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_add_flags,
+            metavar="KEY=VALUE",
+            help="Change a setting for this command (`modelreg config show`).",
         )
     )
     for name, (spellings, text) in flags.items():

@@ -41,7 +41,7 @@ def _read_folder(value: str) -> Path:
 )
 @click.argument("reference", type=read_reference, metavar="NAME@CHANNEL")
 @click.option("--into", type=_read_folder, required=True, metavar="DIR", help="The folder to serve from.")
-@click.option("--store", metavar="URL", help="The store (default: that of the registry).")
+@click.option("--store", metavar="URL", help="The store (default: that of the registry, or MODELREG_STORE_URL).")
 @click.option("--endpoint-url", metavar="URL", help="The S3 server of --store, where it is not AWS itself.")
 @list_option(
     "--target",
@@ -90,7 +90,7 @@ def command(
 
     if endpoint_url is not None and store is None:
         raise click.UsageError("--endpoint-url belongs to --store")
-    url = locate_storage(store, endpoint_url=endpoint_url) if store else invocation.find_home().store_url
+    url = locate_storage(store, endpoint_url=endpoint_url) if store else invocation.find_store_url()
     host = None if target else describe_host()
     if host is not None and host.driver_problem:
         print_warning(host.driver_problem)

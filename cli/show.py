@@ -22,13 +22,13 @@ from modelreg.cli.options import make_command, read_reference, whole_number
 from modelreg.cli.render import count, print_document, print_line, print_text, short, size, when
 from modelreg.cli.tables import Column, print_table
 from modelreg.cli.versions import version_document
-from modelreg.registry.errors import NotFoundError
+from modelreg.registry.errors import ModelregError, NotFoundError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
     from modelreg.registry.pointers import Pointer
     from modelreg.registry.promotion import Candidate
-    from modelreg.registry.records import GoldenSetRecord, ValidationRecord, VersionRecord
+    from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
     from modelreg.registry.words import Json
 
 
@@ -91,6 +91,14 @@ class _Facts:
     candidates: list[Candidate]
     validations: dict[int, ValidationRecord]
     pointers: list[Pointer]
+    served: dict[str, frozenset[str]]
+    """By channel: the plans that it serves, by digest."""
+
+    def engines_of(self, pointer: Pointer) -> list[EngineRecord]:
+        """Return the engines that a channel serves; a plan built twice is the newest."""
+        plans = self.served.get(pointer.channel, frozenset())
+        found = {each.engine.plan_digest: each.engine for each in self.candidates if each.engine.plan_digest in plans}
+        return sorted(found.values(), key=lambda engine: engine.id)
 
 
 def _read_pointers(registry: Registry, model: str) -> list[Pointer]:
@@ -123,7 +131,25 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
         )
         for engine in built
     ]
-    return _Facts(version=version, golden=golden, candidates=candidates, validations=judged, pointers=pointers)
+    return _Facts(
+        version=version,
+        golden=golden,
+        candidates=candidates,
+        validations=judged,
+        pointers=pointers,
+        served={pointer.channel: _plans_of(registry, pointer) for pointer in pointers},
+    )
+
+
+def _plans_of(registry: Registry, pointer: Pointer) -> frozenset[str]:
+    """Return the plans of a release; none where its manifest is lost or damaged, which `doctor` tells."""
+    from modelreg.registry.manifest import parse_manifest
+
+    try:
+        manifest = parse_manifest(registry.storage.read_manifest(pointer.release), where=short(pointer.release))
+    except ModelregError:
+        return frozenset()
+    return frozenset(engine.plan.digest for engine in manifest.engines)
 
 
 def _show_version(invocation: Invocation, registry: Registry, reference: ModelReference) -> None:
@@ -138,6 +164,9 @@ def _show_version(invocation: Invocation, registry: Registry, reference: ModelRe
             f"active since {when(pointer.at)} UTC, generation {pointer.generation}, by {pointer.actor}"
             + (f": {pointer.message}" if pointer.message else ""),
         )
+        serving = ", ".join(f"{each.id} ({each.target.name} {each.precision})" for each in facts.engines_of(pointer))
+        if serving:
+            _print_fact("", f"serves engine {serving}")
         for overridden in pointer.overridden:
             _print_fact("", f"gates overridden: {overridden}")
     print_line()
@@ -221,6 +250,7 @@ def _version_document(facts: _Facts) -> Json:
                 "usable": candidate.usable,
                 "reason": candidate.reason,
                 "stale": candidate.is_stale,
+                "served_by": [each.channel for each in facts.pointers if candidate.engine in facts.engines_of(each)],
                 "validation": validation_document(facts.validations[candidate.engine.id])
                 if candidate.engine.id in facts.validations
                 else None,

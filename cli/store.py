@@ -9,7 +9,7 @@ import click
 from modelreg.cli.context import Invocation
 from modelreg.cli.failures import report_after_result
 from modelreg.cli.options import CONTEXT, add_global_options, make_command
-from modelreg.cli.render import print_document, print_line
+from modelreg.cli.render import print_document, print_line, print_warning
 from modelreg.cli.tables import Column, print_table
 from modelreg.registry.errors import StorageError
 
@@ -45,11 +45,12 @@ def check(invocation: Invocation, *, url: str | None, endpoint_url: str | None) 
     refused when the condition does not hold, also when many write at once, and that bytes come back as they were.
 
     Everything is tried below check/ of the prefix and removed again. `modelreg init` does the same before it makes a
-    store. Exits with 1 where a server cannot be trusted.
+    store. Of the registry's own store the date is noted, which `doctor` tells. Exits with 1 where a server cannot be
+    trusted.
     """
     from modelreg.registry.storage.open import locate_storage
 
-    wanted = url if url is not None else invocation.find_home().store_url
+    wanted = url if url is not None else invocation.find_store_url()
     located = locate_storage(wanted, endpoint_url=endpoint_url)
     if not located.startswith("s3://"):
         from modelreg.registry.storage.open import open_storage
@@ -71,7 +72,20 @@ def check(invocation: Invocation, *, url: str | None, endpoint_url: str | None) 
         found.require_passed(location)
     except StorageError as error:
         return report_after_result(error)
+    if url is None:
+        _note(located, found)
     return 0
+
+
+def _note(located: str, found: StoreCheck) -> None:
+    """Note the date in the registry's own store, for `doctor`; one that only reads its store checks it too."""
+    from modelreg.registry.storage.s3 import S3Storage
+    from modelreg.registry.storage.s3_location import parse_location
+
+    try:
+        S3Storage(parse_location(located)).note_check(found.quirks)
+    except StorageError as error:
+        print_warning(f"the date of this check could not be noted: {error}")
 
 
 def _print(url: str, found: StoreCheck, invocation: Invocation) -> None:

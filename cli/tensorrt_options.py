@@ -99,6 +99,15 @@ _OPTIONS: tuple[Callable[[F], F], ...] = (
         help="TensorRT: a plugin library; its digest must be allowed in config.toml.",
     ),
     click.option(
+        "--precisionConstraints",
+        "--precision-constraints",
+        "precision_constraints",
+        type=click.Choice(["auto", "none", "prefer"]),
+        default="auto",
+        metavar="auto|none|prefer",
+        help="TensorRT up to 10.11, fp16 and bf16: prefer it in every layer; auto: where no layer became it.",
+    ),
+    click.option(
         "--implicit-calibration",
         is_flag=True,
         help="TensorRT up to 10: INT8 ranges found by TensorRT instead of Q/DQ nodes.",

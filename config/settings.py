@@ -1,16 +1,18 @@
-"""A registry's home folder and its settings: defaults from `settings.toml`, then the home's `config.toml`."""
+"""A registry's home folder and its settings, which `layers` finds."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from modelreg.config.toml import Table, as_finite, read_toml, require_keys
-from modelreg.registry.errors import ConfigError, HomeNotFoundError, StorageError, UsageError
-from modelreg.registry.references import check_name
+from modelreg.config.keys import HOME_VARIABLE
+from modelreg.config.layers import Resolved, resolve
+from modelreg.registry.database_url import SQLITE_SCHEME, has_password, is_server
+from modelreg.registry.errors import HomeNotFoundError, StorageError, UsageError
 from modelreg.registry.words import Precision
 
 HOME_NAME = ".modelreg"
@@ -48,9 +50,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Home:
-    """The folder of one registry."""
+    """The folder of one registry; `flags` are keys and values that go before its settings and the environment."""
 
     path: Path
+    flags: tuple[tuple[str, str], ...] = ()
 
     @property
     def config_path(self) -> Path:
@@ -64,8 +67,13 @@ class Home:
 
     @cached_property
     def settings(self) -> Settings:
-        """Return the settings; raises ConfigError for a file that is wrong."""
-        return load_settings(self.config_path)
+        """Return the settings; raises ConfigError for a file or a variable that is wrong, UsageError for a flag."""
+        return make_settings(self.resolved)
+
+    @cached_property
+    def resolved(self) -> Resolved:
+        """Return the settings by key, with their origins; raises as `settings`."""
+        return resolve(self.config_path, environment=os.environ, flags=self.flags)
 
     @property
     def store_url(self) -> str:
@@ -74,9 +82,9 @@ class Home:
 
     @property
     def database_url(self) -> str:
-        """Return the database as an SQLAlchemy URL."""
-        url = self.settings.database_url
-        return url if "://" in url else f"sqlite:///{_locate(self.path, url)}"
+        """Return the database as an SQLAlchemy URL; a server's may hold a password."""
+        path = self.database_path
+        return self.settings.database_url if path is None else f"{SQLITE_SCHEME}{path}"
 
     @property
     def serving_pythons(self) -> tuple[str, ...]:
@@ -89,25 +97,27 @@ class Home:
     def database_path(self) -> Path | None:
         """Return the database file, or None for a server."""
         url = self.settings.database_url
-        return None if "://" in url else Path(_locate(self.path, url))
+        return None if is_server(url) else self.path / url.removeprefix(SQLITE_SCHEME)
 
 
-def find_home(explicit: Path | None = None, *, start: Path | None = None) -> Home:
+def find_home(
+    explicit: Path | None = None, *, start: Path | None = None, flags: tuple[tuple[str, str], ...] = ()
+) -> Home:
     """
     Return the registry that is meant: `explicit`, else MODELREG_HOME, else `.modelreg` here or above.
 
     Raises:
         HomeNotFoundError: There is none, or what was named is not a registry.
     """
-    named = explicit or (Path(value) if (value := os.environ.get("MODELREG_HOME")) else None)
+    named = explicit or (Path(value) if (value := os.environ.get(HOME_VARIABLE)) else None)
     if named is not None:
         if not (named / _CONFIG_NAME).is_file():
             raise HomeNotFoundError(f"{named} is not a registry", hint=_say_where(named))
-        return Home(named.absolute())
+        return Home(named.absolute(), flags)
     here = (start or Path.cwd()).absolute()
     for folder in (here, *here.parents):
         if (folder / HOME_NAME / _CONFIG_NAME).is_file():
-            return Home(folder / HOME_NAME)
+            return Home(folder / HOME_NAME, flags)
     raise HomeNotFoundError(f"no registry in {here} or above it")
 
 
@@ -126,16 +136,18 @@ def new_home_path(explicit: Path | None = None) -> Path:
     Raises:
         UsageError: It is a file.
     """
-    named = explicit or (Path(value) if (value := os.environ.get("MODELREG_HOME")) else None)
+    named = explicit or (Path(value) if (value := os.environ.get(HOME_VARIABLE)) else None)
     path = (named or Path.cwd() / HOME_NAME).absolute()
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file", hint="A registry is a folder: choose another --home.")
     return path
 
 
-def create_home(path: Path, *, store_url: str | None = None) -> Home:
+def create_home(path: Path, *, store_url: str | None = None, database_url: str | None = None) -> Home:
     """
     Write a new registry's folder and `config.toml`; an existing config is left as it is.
+
+    A file with a password is closed to others.
 
     Raises:
         StorageError: The folder cannot be written.
@@ -145,20 +157,23 @@ def create_home(path: Path, *, store_url: str | None = None) -> Home:
         home.path.mkdir(parents=True, exist_ok=True)
         if not home.config_path.exists():
             temporary = home.config_path.with_suffix(f".new-{os.getpid()}")  # several may do this at once
-            temporary.write_text(_config_text(store_url), encoding="utf-8")
+            temporary.touch(0o600 if database_url and has_password(database_url) else 0o666)
+            temporary.write_text(_config_text(store_url, database_url), encoding="utf-8")
             temporary.replace(home.config_path)
     except OSError as error:
         raise StorageError(f"cannot create the registry {home.path}: {error.strerror}") from None
     return home
 
 
-def _config_text(store_url: str | None) -> str:
-    """Return a settings file with every section commented out, its defaults inside; a store that was named is set."""
+def _config_text(store_url: str | None, database_url: str | None) -> str:
+    """Return a settings file with every section commented out, its defaults inside; what was named is set."""
     sections = _DEFAULTS.read_text(encoding="utf-8").strip().split("\n\n")[1:]
     sections.append(_CHANNEL_EXAMPLE)
     texts = ["\n".join(f"# {line}" for line in section.splitlines()) for section in sections]
     if store_url:
         texts[0] = f"[store]\nurl = {_toml_string(store_url)}"
+    if database_url:
+        texts[1] = f"[database]\nurl = {_toml_string(database_url)}"
     return "\n\n".join([_CONFIG_HEADER, *texts]) + "\n"
 
 
@@ -169,98 +184,41 @@ def _toml_string(text: str) -> str:
     return f'"{escaped}"'
 
 
-def load_settings(path: Path | None) -> Settings:
+def load_settings(
+    path: Path | None, *, environment: Mapping[str, str] | None = None, flags: Iterable[tuple[str, str]] = ()
+) -> Settings:
     """
-    Return the defaults overlaid with the file at `path`, if it exists.
+    Return the defaults overlaid with the file at `path`, if it exists, with variables, and with flags.
 
     Raises:
-        ConfigError: The file has an unknown key or a value of the wrong type; both are named.
+        ConfigError: The file has an unknown key or a value of the wrong type, or a variable has; both are named.
+        UsageError: The same of a flag.
     """
-    table = read_toml(_DEFAULTS)
-    where = str(path) if path else "settings"
-    if path is not None and path.exists():
-        _overlay(table, read_toml(path))
-    require_keys(table, {"store", "database", "limits", "promote", "serve", "channels", "plugins"}, where=where)
-    store = _section(table, "store", {"url"}, where)
-    database = _section(table, "database", {"url"}, where)
-    limits = _section(table, "limits", {"lock_timeout_s", "build_timeout_s"}, where)
-    promote = _section(table, "promote", {"preference"}, where)
-    serve = _section(table, "serve", {"python"}, where)
-    plugins = _section(table, "plugins", {"allowed"}, where)
+    return make_settings(resolve(path, environment=environment or {}, flags=flags))
+
+
+def make_settings(resolved: Resolved) -> Settings:
+    """Return the settings as the program uses them."""
+    values = resolved.values
     return Settings(
-        store_url=_text(store["url"], f"{where}: store.url"),
-        database_url=_text(database["url"], f"{where}: database.url"),
-        lock_timeout_s=_seconds(limits["lock_timeout_s"], f"{where}: limits.lock_timeout_s"),
-        build_timeout_s=_seconds(limits["build_timeout_s"], f"{where}: limits.build_timeout_s"),
-        preference=_preferences(promote["preference"], f"{where}: promote.preference"),
-        channels=_channels(table.get("channels", {}), f"{where}: channels"),
-        serve_python=_names(serve["python"], f"{where}: serve.python"),
-        allowed_plugins=_names(plugins["allowed"], f"{where}: plugins.allowed"),
+        store_url=values["store.url"],
+        database_url=values["database.url"],
+        lock_timeout_s=values["limits.lock_timeout_s"],
+        build_timeout_s=values["limits.build_timeout_s"],
+        preference=_named(values, "promote.preference.", ""),
+        channels=_named(values, "channels.", ".targets"),
+        serve_python=values["serve.python"],
+        allowed_plugins=values["plugins.allowed"],
     )
 
 
-def _overlay(base: Table, over: Table) -> None:
-    for key, value in over.items():
-        if isinstance(value, dict) and isinstance(base.get(key), dict):
-            _overlay(base[key], value)
-        else:
-            base[key] = value
+def _named(values: Mapping[str, Any], before: str, after: str) -> dict[str, Any]:
+    return {
+        name[len(before) : len(name) - len(after)]: value
+        for name, value in values.items()
+        if name.startswith(before) and name.endswith(after)
+    }
 
 
 def _locate(folder: Path, url: str) -> str:
     return url if "://" in url else str(folder / url)
-
-
-def _section(table: Table, name: str, allowed: set[str], where: str) -> Table:
-    section = table[name]
-    if not isinstance(section, dict):
-        raise ConfigError(f"{where}: {name} must be a table")
-    require_keys(section, allowed, where=f"{where}: [{name}]")
-    return section
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise ConfigError(f"{where} must be a text, found {value!r}")
-    return value
-
-
-def _seconds(value: object, where: str) -> float:
-    seconds = as_finite(value)
-    if seconds is None or seconds <= 0:
-        raise ConfigError(f"{where} must be a number of seconds above 0, found {value!r:.40}")
-    return seconds
-
-
-def _preferences(value: object, where: str) -> dict[str, tuple[Precision, ...]]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where} must be a table of target = [precisions]")
-    return {target: _precisions(names, f"{where}.{target}") for target, names in value.items()}
-
-
-def _precisions(names: object, where: str) -> tuple[Precision, ...]:
-    try:
-        return tuple(Precision(name) for name in _names(names, where))
-    except ValueError:
-        raise ConfigError(
-            f"{where} has an unknown precision in {names!r}", hint=f"Known: {', '.join(Precision)}."
-        ) from None
-
-
-def _channels(value: object, where: str) -> dict[str, tuple[str, ...]]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where} must hold one table per channel")
-    channels: dict[str, tuple[str, ...]] = {}
-    for channel, body in value.items():
-        check_name(channel, what="channel")
-        if not isinstance(body, dict):
-            raise ConfigError(f"{where}.{channel} must be a table")
-        require_keys(body, {"targets"}, where=f"{where}.{channel}")
-        channels[channel] = _names(body.get("targets", []), f"{where}.{channel}.targets")
-    return channels
-
-
-def _names(value: object, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        raise ConfigError(f"{where} must be a list of names, found {value!r}")
-    return tuple(value)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from modelreg.registry.digests import canonical_json
 from modelreg.registry.words import Json
 
 
@@ -69,3 +71,8 @@ class StoredFile:
     def from_json(cls, body: Json) -> StoredFile:
         """Read back what `to_json` wrote."""
         return cls(path=body["path"], digest=body["sha256"], size_bytes=body["size"])
+
+
+def list_files(files: Sequence[StoredFile]) -> bytes:
+    """Return the document whose SHA-256 is the digest of a source of several files; it is kept as a blob too."""
+    return canonical_json([file.to_json() for file in files])

@@ -1,7 +1,8 @@
 """The database: one place where transactions begin, end, and fail.
 
 A writer takes the only write lock before it reads (`BEGIN IMMEDIATE`, on PostgreSQL an advisory lock), so nothing it
-has read can change before it commits: no lost update, no retry. Readers see one state from their first query on.
+has read can change before it commits: no lost update, no retry. Readers see one state from their first query on. What
+the two databases do differently is in `sqlite` and `postgresql`.
 """
 
 from __future__ import annotations
@@ -10,22 +11,24 @@ import json
 import os
 import sqlite3
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import sqlalchemy as sa
 
+from modelreg.registry.database_url import is_server
 from modelreg.registry.digests import canonical_json
 from modelreg.registry.errors import BusyError, DatabaseError, ModelregError, UsageError
 from modelreg.registry.revisions import REVISION, check_revision
 from modelreg.registry.rows import UnreadableRowError
-from modelreg.registry.sqlite import SqliteFile, translate
+from modelreg.registry.sqlite import SYNCED, UNSYNCED, SqliteFile, translate
 
-_WRITER_LOCK = 7_021_936_551_240  # PostgreSQL's advisory lock: any number, the same for every modelreg
-_RETRIABLE = frozenset({"40001", "40P01", "55P03"})
+if TYPE_CHECKING:
+    from modelreg.registry.postgresql import PostgresqlServer
+
 _TOLD = 20  # faults of one kind that `check` names
 _BUGS = (sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.DataError)
 _inherited: list[object] = []  # pools of a parent process, kept alive: closing them here would disturb it
@@ -43,25 +46,30 @@ class Database:
     `close()`, at the end of a `with` block, or when the object goes away.
     """
 
-    def __init__(self, url: str | sa.URL, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, url: str | sa.URL, *, timeout_s: float = 30.0, at_rest: bool = False) -> None:
         """
         Name a database; nothing is opened yet.
 
         Args:
             url: `sqlite:////abs/path/registry.db`, `postgresql://…`, or what `sqlite_url` returns.
             timeout_s: How long a writer waits for another one before `BusyError`.
+            at_rest: Whether it is a backup (see `at_rest`).
 
         Raises:
-            UsageError: The URL cannot be read, names no file, or its driver is not installed.
+            UsageError: The URL cannot be read, names no file, or is of another kind of database.
+            MissingDependencyError: It names a server, and the driver is not installed.
         """
-        try:
-            self._url = sa.make_url(url)
-            self._file = _sqlite_file(self._url, timeout_s=timeout_s)
-            self._engine = _create_engine(self._url, self._file)
-        except (sa.exc.ArgumentError, ModuleNotFoundError, ValueError) as error:
-            raise UsageError(f"database URL cannot be used: {error}") from None
+        self._file: SqliteFile | None = None
+        self._server: PostgresqlServer | None = None
+        place = _locate(url, timeout_s=timeout_s, at_rest=at_rest)
+        if isinstance(place, SqliteFile):
+            self._file, self._engine = place, _open_file(place)
+            begin = _begin_sqlite
+        else:
+            self._server, self._engine = place, place.create_engine(**_JSON)
+            begin = place.begin
         self._reader = self._engine.execution_options(modelreg_read=True)
-        sa.event.listen(self._engine, "begin", _begin_sqlite if self._file else _begin_postgresql)
+        sa.event.listen(self._engine, "begin", lambda connection: begin(connection, reads=_is_read(connection)))
         self._own()
 
     @classmethod
@@ -81,10 +89,15 @@ class Database:
             raise
         return database
 
+    @classmethod
+    def at_rest(cls, path: Path) -> Database:
+        """Name a backup, which is read as it lies there; nothing is opened yet, and no revision is asked for."""
+        return cls(sqlite_url(path), at_rest=True)
+
     @property
     def name(self) -> str:
         """Return what messages call it: the file's path, or the URL without its password."""
-        return str(self._file.path) if self._file else self._url.render_as_string(hide_password=True)
+        return str(self._file.path) if self._file else self._server.name if self._server else ""
 
     @property
     def path(self) -> Path | None:
@@ -130,12 +143,37 @@ class Database:
         Raises:
             BusyError: Another writer kept the lock for the whole timeout; nothing was done.
             DatabaseError: The database cannot be written (read-only, full, damaged); nothing was done.
+            CommitUnknownError: A server was lost while it committed.
         """
         self._check_fork()
         with self._translated():
             self._require_writable()
-            with self._engine.connect() as connection, connection.begin():
+            with self._engine.connect() as connection, self._committing(connection):
                 yield connection
+
+    @contextmanager
+    def write_intent(self) -> Iterator[sa.Connection]:
+        """
+        Give a connection as `write()` does, for what a power cut may take back: nobody waits for the disk.
+
+        It is there for everybody from the commit on, whoever dies, and becomes durable with the next `write()` at the
+        latest. An intent is such a thing: what becomes of it stands in the store (`settling`), which does wait.
+        """
+        self._check_fork()
+        with self._translated():
+            self._require_writable()
+            with self._engine.connect() as connection:
+                raw = _raw(connection) if self._file else None
+                if raw is not None:
+                    raw.execute(UNSYNCED)  # without effect inside a transaction
+                try:
+                    with self._committing(connection):
+                        if raw is None:
+                            connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
+                        yield connection
+                finally:
+                    if raw is not None:
+                        raw.execute(SYNCED)
 
     @contextmanager
     def migrate(self) -> Iterator[sa.Connection]:
@@ -155,7 +193,7 @@ class Database:
                     connection.detach()  # the setting below must not reach the pool
                     _raw(connection).execute("PRAGMA foreign_keys=OFF")  # without effect inside a transaction
                     _raw(connection).execute("PRAGMA legacy_alter_table=ON")  # else somebody's view stops a rebuild
-                with connection.begin():
+                with self._committing(connection):
                     yield connection
                     if self._file and (broken := _raw(connection).execute("PRAGMA foreign_key_check").fetchall()):
                         raise DatabaseError(f"{len(broken)} rows of {broken[0][0]} would refer to nothing")
@@ -166,57 +204,104 @@ class Database:
             try:
                 found: str | None = connection.execute(REVISION).scalar()
             except sa.exc.DBAPIError as error:
-                if "alembic_version" not in str(error.orig):  # else it is the table that is missing
+                if not self._is_missing_table(error.orig):
                     raise
                 return None
             return found
 
     def backup(self, destination: Path) -> None:
         """Copy the last committed state of a database file to `destination`, whole or not at all."""
+        with self._copying(destination) as file:
+            file.backup(destination)
+
+    def copy_to(self, path: Path) -> None:
+        """Copy the last committed state of a database file to a file that is not there, durably."""
+        with self._copying(path) as file:
+            file.copy_to(path)
+
+    def overwrite_from(self, backup: Path, *, once_locked: Callable[[], None]) -> None:
+        """
+        Put what a backup holds in the place of what this database file holds, in one transaction.
+
+        Args:
+            backup: A file at rest.
+            once_locked: Called when nobody else can write any more and nothing is changed yet; may raise.
+
+        Raises:
+            DatabaseError: It cannot be written; nothing was changed.
+            BusyError: Another writer kept the lock for the whole timeout; nothing was changed.
+        """
+        self._check_fork()
+        with self._copying(self.path or backup) as file:
+            self._require_writable()
+            file.overwrite_from(backup, once_locked=once_locked)
+
+    @contextmanager
+    def _copying(self, destination: Path) -> Iterator[SqliteFile]:
         if self._file is None:
-            raise UsageError(f"database {self.name} is no file", hint="Use the server's own backup.")
+            raise UsageError(f"database {self.name} is no file", hint="Use `pg_dump --format=custom`.")
         try:
             with self._translated():
-                self._file.backup(destination)
+                yield self._file
         except OSError as error:
-            raise DatabaseError(f"backup {destination} cannot be written: {error.strerror}") from error
+            raise DatabaseError(f"{destination} cannot be written: {error.strerror}") from error
 
-    def check(self) -> list[str]:
-        """Return what is wrong inside the file, an empty list when nothing is; reads all of it."""
-        if self._file is None:
-            return []
+    def check(self, *, rows: bool = True) -> list[str]:
+        """Return what is wrong inside, an empty list when nothing is; reads all of it, and decodes `rows`."""
         from modelreg.registry.row_check import find_unreadable  # noqa: PLC0415 - no other command needs it
 
         try:
             with self.read() as connection:
-                raw = _raw(connection)
-                found = [row[0] for row in raw.execute(f"PRAGMA integrity_check({_TOLD})") if row[0] != "ok"]
-                broken = raw.execute("PRAGMA foreign_key_check").fetchall()
-                unreadable = [] if found else list(islice(find_unreadable(connection), _TOLD))
+                found = _check_file(connection) if self._file else []
+                unreadable = list(islice(find_unreadable(connection), _TOLD)) if rows and not found else []
+                orphans = _find_orphans(connection) if self._file else []  # a server never lets go of its checks
         except DatabaseError as error:
             return [str(error)]
-        orphans = [f"row {row[1]} of {row[0]} refers to a missing row of {row[2]}" for row in broken]
         return found + orphans + unreadable
+
+    @contextmanager
+    def _committing(self, connection: sa.Connection) -> Iterator[None]:
+        """Begin a transaction, and tell a commit that was lost on the way from one that was refused."""
+        is_done = False
+        try:
+            with connection.begin():
+                yield
+                if self._server:
+                    self._server.require_sound(connection)
+                is_done = True
+        except sa.exc.DBAPIError as error:
+            unknown = self._server.unknown_commit(error.orig or error) if is_done and self._server else None
+            if unknown is None:
+                raise
+            raise unknown from error
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except _BUGS:
-            raise
         except UnreadableRowError as error:
             raise DatabaseError(f"database {self.name}: {error}", hint=error.hint()) from error
         except sa.exc.DBAPIError as error:
-            raise self._meaning(error.orig or error) from error
+            meaning = self._meaning(error)
+            if meaning is None:
+                raise
+            raise meaning from error
         except sqlite3.Error as error:
-            raise self._meaning(error) from error
+            if self._file is None:
+                raise
+            raise translate(error, path=self._file.path) from error
 
-    def _meaning(self, error: BaseException) -> ModelregError:
-        if self._file:
-            return translate(error, path=self._file.path)
-        if getattr(error, "sqlstate", None) in _RETRIABLE:
-            return BusyError(f"database {self.name} stayed locked by another command")
-        return DatabaseError(f"database {self.name}: {str(error).splitlines()[0]}")
+    def _meaning(self, error: sa.exc.DBAPIError) -> ModelregError | None:
+        """Return what an error means to a user, or None for a fault of ours."""
+        if self._file is None:
+            assert self._server is not None
+            return self._server.meaning(error.orig or error, is_lost=error.connection_invalidated)
+        return None if isinstance(error, _BUGS) else translate(error.orig or error, path=self._file.path)
+
+    def _is_missing_table(self, error: BaseException | None) -> bool:
+        if self._server:
+            return getattr(error, "sqlstate", None) == "42P01"
+        return "alembic_version" in str(error)
 
     def _require_writable(self) -> None:
         if self._file and (obstacle := self._file.obstacle()) and self._file.path.exists():
@@ -241,34 +326,43 @@ def insert_row(connection: sa.Connection, statement: sa.Insert, row: Mapping[str
     return int(key[0])
 
 
-def _sqlite_file(url: sa.URL, *, timeout_s: float) -> SqliteFile | None:
-    if url.get_backend_name() != "sqlite":
-        return None
-    if url.database in {None, "", ":memory:"}:
-        raise ValueError("it names no file")
-    return SqliteFile(path=Path(str(url.database)).absolute(), timeout_s=timeout_s)
+def _locate(url: str | sa.URL, *, timeout_s: float, at_rest: bool) -> SqliteFile | PostgresqlServer:
+    if is_server(url) if isinstance(url, str) else url.get_backend_name() != "sqlite":
+        from modelreg.registry.postgresql import open_server  # noqa: PLC0415 - no file needs it
+
+        return open_server(url, timeout_s=timeout_s)
+    try:
+        named = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        raise UsageError("database URL cannot be used") from None
+    if named.get_backend_name() != "sqlite" or named.database in {None, "", ":memory:"}:
+        raise UsageError("database URL cannot be used: it names no file")
+    return SqliteFile(path=Path(str(named.database)).absolute(), timeout_s=timeout_s, at_rest=at_rest)
 
 
-def _create_engine(url: sa.URL, file: SqliteFile | None) -> sa.Engine:
-    shared: dict[str, Any] = {"json_serializer": _to_json, "json_deserializer": _from_json}
-    if file is None:
-        return sa.create_engine(url, **shared)
+def _open_file(file: SqliteFile) -> sa.Engine:
     # Every transaction is ended by `read` or `write`: the pool need not roll back a second time.
     return sa.create_engine(
-        "sqlite://", creator=file.connect, poolclass=sa.pool.QueuePool, pool_reset_on_return=None, **shared
+        "sqlite://", creator=file.connect, poolclass=sa.pool.QueuePool, pool_reset_on_return=None, **_JSON
     )
 
 
-def _begin_sqlite(connection: sa.Connection) -> None:
-    reads = connection.get_execution_options().get("modelreg_read", False)
+def _check_file(connection: sa.Connection) -> list[str]:
+    rows = _raw(connection).execute(f"PRAGMA integrity_check({_TOLD})")
+    return [row[0] for row in rows if row[0] != "ok"]
+
+
+def _find_orphans(connection: sa.Connection) -> list[str]:
+    broken = _raw(connection).execute("PRAGMA foreign_key_check").fetchall()
+    return [f"row {row[1]} of {row[0]} refers to a missing row of {row[2]}" for row in broken]
+
+
+def _is_read(connection: sa.Connection) -> bool:
+    return bool(connection.get_execution_options().get("modelreg_read", False))
+
+
+def _begin_sqlite(connection: sa.Connection, *, reads: bool) -> None:
     _raw(connection).execute("BEGIN" if reads else "BEGIN IMMEDIATE")
-
-
-def _begin_postgresql(connection: sa.Connection) -> None:
-    if connection.get_execution_options().get("modelreg_read", False):
-        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    else:
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITER_LOCK})")
 
 
 def _raw(connection: sa.Connection) -> sqlite3.Connection:
@@ -279,10 +373,13 @@ def _to_json(value: Any) -> str:
     return canonical_json(value).decode()
 
 
-def _from_json(text: str) -> Any:
+def _from_json(text: str | bytes) -> Any:
     if text == "{}":
         return {}
     return [] if text == "[]" else json.loads(text)
+
+
+_JSON: dict[str, Any] = {"json_serializer": _to_json, "json_deserializer": _from_json}
 
 
 def _dispose(engine: sa.Engine, pid: int) -> None:

@@ -1,276 +1,163 @@
 """Do database, store and pointers agree? Says what is wrong and what to do; `repair` does what is safe.
 
-Nothing is ever moved back: where the database is ahead of a pointer one of them was restored from an older copy, and
-a person decides.
+Nothing is ever moved back, and nothing forward without a person's word: where one of the two knows a later generation
+than the other's pointer, something was restored from an older copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from modelreg.registry import blobs, events, releases
-from modelreg.registry.chains import HISTORY_HINT
-from modelreg.registry.channel_states import Disagreement, compare, read_channel_state
-from modelreg.registry.database import Database
-from modelreg.registry.errors import (
-    BusyError,
-    DatabaseError,
-    ForeignReleaseError,
-    IntegrityError,
-    ModelregError,
-    StorageError,
+from modelreg.registry import events, releases
+from modelreg.registry.checks.blobs import BlobExamination, examine_blobs, heal_blob
+from modelreg.registry.checks.channels import ChannelExamination, Place, examine_channel
+from modelreg.registry.checks.database import examine_database
+from modelreg.registry.checks.findings import Finding, Level, found
+from modelreg.registry.checks.upkeep import (
+    examine_clocks,
+    examine_leftovers,
+    examine_server,
+    examine_toolchains,
 )
-from modelreg.registry.histories import find_faults, restore_documents
+from modelreg.registry.database import Database
+from modelreg.registry.errors import BusyError, DatabaseError, ModelregError, StorageError
+from modelreg.registry.histories import restore_documents
 from modelreg.registry.manifest import parse_manifest
-from modelreg.registry.pointers import Pointer
-from modelreg.registry.settling import require_known_version, settle_channel
-from modelreg.registry.storage.interface import Storage
-from modelreg.registry.words import Word
+from modelreg.registry.recovering import recover_version
+from modelreg.registry.rolling_forward import roll_forward
+from modelreg.registry.settling import settle_channel
+from modelreg.registry.storage.interface import Progress, Storage, no_progress
 
-
-class Level(Word):
-    """How a finding stands."""
-
-    OK = "ok"
-    FIXABLE = "fixable"
-    FIXED = "fixed"
-    PROBLEM = "problem"
-    DAMAGE = "damage"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One check's outcome; `damage` means that digests do not match."""
-
-    level: Level
-    check: str
-    subject: str
-    message: str
-    hint: str = ""
+__all__ = ["Doctor", "Finding", "Level"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doctor:
-    """Examines one registry. `database` is None when it could not be opened; `why` then says why."""
+    """
+    Examines one registry.
+
+    Attributes:
+        database: None when it could not be opened; `why` then says why.
+        storage: The store.
+        actor: Who asks.
+        why: See `database`.
+        lock_timeout_s: How long a repair waits for a command at work.
+        deep: Whether every blob and release is read.
+        forward: The channels, `NAME@CHANNEL`, whose pointers a person lets go on (see `rolling_forward`).
+        progress: Told of the bytes that `deep` reads.
+    """
 
     database: Database | None
     storage: Storage
     actor: str
     why: str = ""
     lock_timeout_s: float = 30.0
+    deep: bool = False
+    forward: Collection[str] = ()
+    progress: Progress = no_progress
 
     def examine(self) -> list[Finding]:
         """Return every finding; nothing is written."""
-        findings = list(self._database_findings())
-        findings += self._store_findings()
-        for model, channel in self._channels():
-            findings += self._channel_findings(model, channel)
+        findings = list(examine_database(self.database, why=self.why))
+        is_sound = all(finding.level is Level.OK for finding in findings if finding.check == "database")
+        findings += self._examine_blobs(is_sound=is_sound).findings
+        findings.append(examine_leftovers(self.storage))
+        findings += examine_server(self.storage)
+        findings += examine_clocks(self.database if is_sound else None, self.storage)
+        if self.database is not None and is_sound:
+            findings += examine_toolchains(self.database)
+        for place in self._places():
+            findings += examine_channel(place).findings
         return findings
 
     def repair(self) -> list[Finding]:
-        """Settle what can be settled and return the findings as they are then."""
-        fixed: list[Finding] = []
-        for model, channel in self._channels():
-            fixed += self._settle(model, channel)
+        """Settle what can be settled and return the findings as they are then; a second time changes nothing."""
+        fixed = self._heal_blobs()
+        for place in self._places():
+            fixed += self._settle(place)
         swept = self.storage.sweep_leftovers()
         if swept:
-            fixed.append(_finding(Level.FIXED, "leftovers", "store", f"removed {swept} temporary files"))
+            fixed.append(found(Level.FIXED, "leftovers", "store", f"removed {swept} temporary files"))
         return fixed + self.examine()
 
-    # -- database ------------------------------------------------------------------------------------------
-    def _database_findings(self) -> Iterator[Finding]:
-        if self.database is None:
-            yield _finding(
-                Level.PROBLEM,
-                "database",
-                "registry",
-                self.why or "the database is missing",
-                "Restore its backup. `which` and `rollback` work from the store meanwhile.",
-            )
-            return
-        try:
-            damage = self.database.check()
-        except ModelregError as error:
-            yield _finding(Level.PROBLEM, "database", "registry", str(error), error.hint())
-            return
-        for problem in damage:
-            yield _finding(Level.DAMAGE, "database", "registry", problem, "Restore the database from a backup.")
-        if not damage:
-            yield _finding(Level.OK, "database", "registry", "consistent")
-            yield from self._row_findings(self.database)
-
-    def _row_findings(self, database: Database) -> Iterator[Finding]:
-        with database.read() as connection:
-            chain = events.verify_chain(connection)
-            rows = list(blobs.list_blobs(connection))
-        if chain.broken_at is None:
-            yield _finding(Level.OK, "events", "chain", f"{chain.events} events, unbroken")
-        else:
-            yield _finding(
-                Level.DAMAGE,
-                "events",
-                f"event {chain.broken_at}",
-                chain.reason,
-                events.CHAIN_HINT,
-            )
-        missing = [row.digest for row in rows if not self.storage.has_blob(row.digest)]
-        for digest in missing:
-            yield _finding(
-                Level.DAMAGE,
-                "blobs",
-                digest[:12],
-                "the database names this blob, the store does not have it",
-                "Register or build it again, or restore the store's backup.",
-            )
-        if not missing:
-            yield _finding(Level.OK, "blobs", "store", f"{len(rows)} blobs are there (`verify` re-hashes them)")
-
-    # -- store ---------------------------------------------------------------------------------------------
-    def _store_findings(self) -> Iterator[Finding]:
-        leftovers = self.storage.count_leftovers()
-        if leftovers:
-            yield _finding(
-                Level.FIXABLE,
-                "leftovers",
-                "store",
-                f"{leftovers} temporary files of commands that died",
-                "Run `modelreg doctor --fix` to remove them.",
-            )
-        else:
-            yield _finding(Level.OK, "leftovers", "store", "none")
+    def _examine_blobs(self, *, is_sound: bool) -> BlobExamination:
+        if self.database is None and not self.deep:
+            return BlobExamination()
+        database = self.database if is_sound else None
+        return examine_blobs(database, self.storage, deep=self.deep, progress=self.progress)
 
     # -- channels ------------------------------------------------------------------------------------------
-    def _channels(self) -> list[tuple[str, str]]:
+    def _places(self) -> list[Place]:
         names = set(self.storage.list_channels())
+        registry = ""
         if self.database is not None:
             try:
                 with self.database.read() as connection:
                     names |= set(releases.list_channels(connection))
+                    registry = events.registry_id(connection)
             except ModelregError:
                 pass  # reported by the database's own check
-        return sorted(names)
-
-    def _channel_findings(self, model: str, channel: str) -> list[Finding]:
-        subject = f"{model}@{channel}"
-        try:
-            pointer = self.storage.read_pointer(model, channel)
-            findings = self._served_findings(subject, pointer, model, channel)
-            if self.database is None:
-                return findings
-            with self.database.read() as connection:
-                found = compare(read_channel_state(connection, model=model, channel=channel), pointer)
-            if found.behind and pointer is not None:
-                self._require_known(self.database, pointer)
-        except ModelregError as error:
-            return [_failure("pointer", subject, error)]
-        return findings + _agreement_findings(subject, found)
-
-    def _require_known(self, database: Database, pointer: Pointer) -> None:
-        manifest = parse_manifest(self.storage.read_manifest(pointer.release), where=pointer.release[:12])
-        with database.read() as connection:
-            require_known_version(connection, pointer, manifest)
-
-    def _served_findings(self, subject: str, pointer: Pointer | None, model: str, channel: str) -> list[Finding]:
-        served = pointer.generation if pointer else 0
-        reserved = [g for g in self.storage.list_generations(model, channel) if g > served]
-        findings = [
-            _finding(
-                Level.FIXABLE,
-                "pointer",
-                subject,
-                f"generation {generation} was begun by a command that died",
-                "The next promote or rollback finishes it, or run `modelreg doctor --fix`.",
-            )
-            for generation in reserved
-        ]
-        findings += self._history_findings(subject, pointer, model, channel)
-        if pointer is None:
-            return findings
-        try:
-            self.storage.verify_release(pointer.release)
-        except ModelregError as error:
-            advice = f"Promote {model}:{pointer.version} again: the release is laid out anew from the blobs."
-            return [*findings, _finding(Level.DAMAGE, "release", subject, str(error), advice)]
-        return [*findings, _finding(Level.OK, "release", subject, f"generation {served}, every file matches")]
-
-    def _history_findings(self, subject: str, pointer: Pointer | None, model: str, channel: str) -> list[Finding]:
-        found = find_faults(self.storage, self.database, pointer, model=model, channel=channel)
         return [
-            _finding(Level.DAMAGE, "history", subject, fault.message, HISTORY_HINT)
-            if fault.known is None
-            else _finding(
-                Level.FIXABLE, "history", subject, fault.message, "Run `modelreg doctor --fix` to write it again."
-            )
-            for fault in found
+            Place(model=model, channel=channel, storage=self.storage, database=self.database, registry=registry)
+            for model, channel in sorted(names)
         ]
 
-    def _settle(self, model: str, channel: str) -> list[Finding]:
-        subject = f"{model}@{channel}"
+    # -- repairs -------------------------------------------------------------------------------------------
+    def _heal_blobs(self) -> list[Finding]:
         try:
-            before = self._channel_findings(model, channel)
-            if not any(finding.level is Level.FIXABLE for finding in before):
-                return []
-            with self.storage.exclusive(model, channel, timeout_s=self.lock_timeout_s):
-                restore_documents(self.storage, self.database, model=model, channel=channel)
-                if self.database is None:
-                    self.storage.complete_reserved(model, channel)
-                else:
-                    settle_channel(self.database, self.storage, model=model, channel=channel, actor=self.actor)
-        except (BusyError, DatabaseError, StorageError) as error:
-            return [_finding(Level.PROBLEM, "pointer", subject, f"cannot be settled: {error}", error.hint())]
+            broken = self._examine_blobs(is_sound=self.database is not None).broken
+            healed = [digest for digest in broken if heal_blob(self.storage, digest)]
         except ModelregError:
             return []  # the examination that follows reports it
         return [
-            _finding(Level.FIXED, finding.check, subject, finding.message)
-            for finding in before
-            if finding.level is Level.FIXABLE
+            found(Level.FIXED, "blobs", digest[:12], "copied from a release that has the same bytes")
+            for digest in healed
         ]
 
+    def _settle(self, place: Place) -> list[Finding]:
+        """Settle one channel, in the order in which one thing needs another."""
+        fixed: list[Finding] = []
+        try:
+            with self.storage.exclusive(place.model, place.channel, timeout_s=self.lock_timeout_s):
+                if place.name in self.forward:
+                    fixed += [found(Level.FIXED, "pointer", place.name, did) for did in roll_forward(place)]
+                before = examine_channel(place)
+                fixed += self._lay_out_anew(before)
+                if before.is_fixable:
+                    self._finish(before)
+                    fixed += [
+                        found(Level.FIXED, finding.check, place.name, finding.message)
+                        for finding in before.findings
+                        if finding.level is Level.FIXABLE
+                    ]
+        except (BusyError, DatabaseError, StorageError) as error:
+            return [*fixed, found(Level.PROBLEM, "pointer", place.name, f"cannot be settled: {error}", error.hint())]
+        except ModelregError:
+            return fixed  # the examination that follows reports it
+        return fixed
 
-def _agreement_findings(subject: str, found: Disagreement) -> list[Finding]:
-    findings: list[Finding] = []
-    if found.ahead:
-        findings.append(
-            _finding(
-                Level.PROBLEM,
-                "pointer",
-                subject,
-                f"the database knows generation {found.known}, the store serves {found.served}",
-                "One of the two was restored from an older copy. If the store is right, restore the matching database;"
-                " nothing is moved back by itself.",
-            )
-        )
-    findings += [
-        _finding(
-            Level.FIXABLE,
-            "operation",
-            subject,
-            f"a {operation.kind} by {operation.owner.get('host', '?')} pid {operation.owner.get('pid', '?')} is open",
-            "The next promote or rollback settles it, or run `modelreg doctor --fix`.",
-        )
-        for operation in found.open
-    ]
-    if found.behind and not found.ahead:
-        findings.append(
-            _finding(
-                Level.FIXABLE,
-                "pointer",
-                subject,
-                f"the store serves generation {found.served}, the database knows {found.known}",
-                "Run `modelreg doctor --fix` to record what the store's history says.",
-            )
-        )
-    if not findings:
-        findings.append(_finding(Level.OK, "pointer", subject, f"generation {found.served} in both"))
-    return findings
+    def _finish(self, before: ChannelExamination) -> None:
+        place = before.place
+        restore_documents(self.storage, self.database, model=place.model, channel=place.channel)
+        if self.database is None:
+            self.storage.complete_reserved(place.model, place.channel)
+            return
+        for version in before.lost:
+            if not version.why:
+                recover_version(self.database, self.storage, version, actor=self.actor)
+        settle_channel(self.database, self.storage, model=place.model, channel=place.channel, actor=self.actor)
 
-
-def _failure(check: str, subject: str, error: ModelregError) -> Finding:
-    is_damage = isinstance(error, IntegrityError) and not isinstance(error, ForeignReleaseError)
-    level = Level.DAMAGE if is_damage else Level.PROBLEM
-    return _finding(level, check, subject, str(error), error.hint())
-
-
-def _finding(level: Level, check: str, subject: str, message: str, hint: str = "") -> Finding:
-    return Finding(level=level, check=check, subject=subject, message=message, hint=hint)
+    def _lay_out_anew(self, before: ChannelExamination) -> list[Finding]:
+        """Put a damaged release that is served right from the blobs, if its manifest is whole and they are."""
+        if not before.damaged:
+            return []
+        try:
+            document = self.storage.read_manifest(before.damaged)
+            manifest = parse_manifest(document, where=before.damaged[:12])
+            self.storage.publish_release(document, manifest.files)
+            self.storage.verify_release(before.damaged)
+        except ModelregError:
+            return []  # the examination that follows reports it
+        message = f"release {before.damaged[:12]} is laid out anew from the blobs"
+        return [found(Level.FIXED, "release", before.place.name, message)]

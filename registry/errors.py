@@ -170,6 +170,12 @@ class StoreAbsentError(StorageError):
     """There is no store at that place."""
 
 
+class StoreFormatError(StorageError):
+    """There is a store, and the file that says so cannot be read."""
+
+    default_hint = "Run `modelreg doctor`: `--fix` writes it again if all else there is that of a store."
+
+
 class DatabaseError(ModelregError):
     """The database could not be read or written, or has another schema."""
 

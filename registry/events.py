@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,8 +21,10 @@ from modelreg.registry.words import Json
 
 _FIRST_HASH = "0" * 64
 _PAGE = 1000
+_ID_CHARACTERS = 16
 
 _LAST = Statement(sa.select(event.c.sequence, event.c.hash).order_by(event.c.sequence.desc()).limit(1))
+_FIRST = Statement(sa.select(event.c.hash).where(event.c.sequence == 1))
 _INSERT = Statement(sa.insert(event))
 # Times as the integers that were hashed: a converted one could hide a change.
 _RAW = (
@@ -33,6 +36,12 @@ _RAW = (
     event.c.details,
     event.c.previous_hash,
     event.c.hash,
+)
+_HASH_OF = sa.select(event.c.hash).where(event.c.sequence == sa.bindparam("wanted"))
+_AFTER = (
+    sa.select(event.c.at, event.c.actor, event.c.kind, event.c.subject)
+    .where(event.c.sequence > sa.bindparam("after"))
+    .order_by(event.c.sequence)
 )
 _NEXT_PAGE = sa.select(*_RAW).where(event.c.sequence > sa.bindparam("after")).order_by(event.c.sequence).limit(_PAGE)
 _FIRST_PAGE = sa.select(*_RAW).order_by(event.c.sequence).limit(_PAGE)
@@ -51,6 +60,16 @@ class ChainAnchor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewerEvent:
+    """What happened, without the particulars."""
+
+    at: datetime
+    actor: str
+    kind: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChainReport:
     """What reading the chain found: `broken_at` is the sequence of the first bad row, None for a whole chain.
 
@@ -61,6 +80,35 @@ class ChainReport:
     broken_at: int | None
     reason: str
     head: ChainAnchor | None
+
+
+def registry_id(connection: sa.Connection) -> str:
+    """
+    Return what tells this registry from others, empty before its first event.
+
+    It is taken from the first event, which has a time and an actor in it: no two registries share it, and a database
+    shares it with its backups.
+    """
+    first: str | None = _FIRST.scalar(connection)
+    return "" if first is None else first[:_ID_CHARACTERS]
+
+
+def read_head(connection: sa.Connection) -> ChainAnchor | None:
+    """Return the newest event's place in the chain, None for an empty log."""
+    last = _LAST.first(connection)
+    return None if last is None else ChainAnchor(sequence=last.sequence, hash=last.hash)
+
+
+def has_anchor(connection: sa.Connection, anchor: ChainAnchor) -> bool:
+    """Return whether the chain goes through a point: it has that event, with that hash."""
+    found = connection.execute(_HASH_OF, {"wanted": anchor.sequence}).scalar()
+    return bool(found == anchor.hash)
+
+
+def events_after(connection: sa.Connection, sequence: int) -> Iterator[NewerEvent]:
+    """Yield the events that came after one, in order."""
+    for row in connection.execute(_AFTER, {"after": sequence}):
+        yield NewerEvent(at=row.at, actor=row.actor, kind=row.kind, subject=row.subject)
 
 
 def append_event(connection: sa.Connection, *, kind: str, subject: str, details: Json, actor: str) -> None:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from modelreg.registry.clock import utc_now
 from modelreg.registry.digests import canonical_json
-from modelreg.registry.errors import BusyError, NotFoundError
+from modelreg.registry.errors import BusyError
 from modelreg.registry.events import append_event
 from modelreg.registry.pointers import Pointer, parse_pointer
 from modelreg.registry.records import ActivationRecord, OperationRecord
@@ -56,7 +56,7 @@ _OPEN = (
 )
 _OPEN_OF_CHANNEL = _OPEN.where(operation.c.channel_id == sa.bindparam("of_channel"))
 _ACTIVATED = (
-    sa.select(operation.c.id)
+    sa.select(operation.c.id, operation.c.pointer)
     .join(activation, activation.c.txn == operation.c.txn)
     .join(channel, channel.c.id == activation.c.channel_id)
     .join(model, model.c.id == channel.c.model_id)
@@ -66,7 +66,6 @@ _ACTIVATED = (
         activation.c.generation == sa.bindparam("generation"),
     )
 )
-_POINTER = sa.select(operation.c.pointer).where(operation.c.id == sa.bindparam("operation_id"))
 
 
 def begin_operation(
@@ -134,20 +133,6 @@ def open_operations(connection: sa.Connection, *, channel_id: int | None = None)
 
 
 @decoding("operation")
-def operation_pointer(connection: sa.Connection, *, operation_id: int) -> Pointer:
-    """
-    Return the pointer that an operation meant to swap in.
-
-    Raises:
-        IntegrityError: The stored document was changed.
-        NotFoundError: There is no such operation.
-    """
-    body = connection.execute(_POINTER, {"operation_id": operation_id}).scalar()
-    if body is None:
-        raise NotFoundError(f"there is no operation {operation_id}")
-    return parse_pointer(canonical_json(body), where=f"of operation {operation_id}")
-
-
 def find_activated_pointer(connection: sa.Connection, *, model: str, channel: str, generation: int) -> Pointer | None:
     """
     Return the pointer that became a generation of a channel; None for one that was activated without this database.
@@ -156,8 +141,8 @@ def find_activated_pointer(connection: sa.Connection, *, model: str, channel: st
         IntegrityError: The stored document was changed.
     """
     wanted = {"model": model, "channel": channel, "generation": generation}
-    found = connection.execute(_ACTIVATED, wanted).scalar()
-    return None if found is None else operation_pointer(connection, operation_id=found)
+    found = connection.execute(_ACTIVATED, wanted).one_or_none()
+    return None if found is None else parse_pointer(canonical_json(found.pointer), where=f"of operation {found.id}")
 
 
 def commit_operation(

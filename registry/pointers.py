@@ -16,6 +16,7 @@ from modelreg.registry.errors import IntegrityError
 from modelreg.registry.words import ActivationKind, Json
 
 POINTER_FORMAT = 1
+_FLAT = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",\n ", ": "))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,8 @@ class Pointer:
 
     `release` is the digest of the manifest. `txn` is random, so two pointers never have equal bytes and a lost
     answer can be settled by reading back. `rolls_back_to` is the generation that `rollback` would return to.
-    `overridden` lists the gates that `--override-gates` went over.
+    `overridden` lists the gates that `--override-gates` went over. `registry` says whose database knows of it
+    (`events.registry_id`); empty where none was told, as in a rollback without one.
     """
 
     model: str
@@ -40,10 +42,14 @@ class Pointer:
     message: str
     at: datetime
     overridden: tuple[str, ...] = ()
+    registry: str = ""
 
     def to_bytes(self) -> bytes:
         """Return the document, as it lies in a store."""
-        return (json.dumps(self.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+        body = self.to_json()
+        if not self.overridden:  # nothing is nested: the same text, from the encoder that is written in C
+            return f"{{\n {_FLAT.encode(body)[1:-1]}\n}}\n".encode()
+        return (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
     def to_json(self) -> Json:
         """Return the document as JSON, with a digest of its own body inside."""
@@ -63,6 +69,8 @@ class Pointer:
             "at": iso(self.at),
             "overridden": list(self.overridden),
         }
+        if self.registry:
+            body["registry"] = self.registry  # left out where there is none: earlier documents keep their bytes
         body["sha256"] = json_digest(body)
         return body
 
@@ -102,6 +110,7 @@ def parse_pointer(data: bytes, *, where: str) -> Pointer:
         message=body["message"],
         at=parse_iso(body["at"]),
         overridden=tuple(body["overridden"]),
+        registry=body.get("registry", ""),
     )
 
 
@@ -119,6 +128,7 @@ def next_pointer(
     message: str,
     at: datetime,
     overridden: tuple[str, ...] = (),
+    registry: str = "",
 ) -> Pointer:
     """Return the pointer that follows `current`: one generation on, chained to it by its transaction."""
     return Pointer(
@@ -135,4 +145,5 @@ def next_pointer(
         message=message,
         at=at,
         overridden=overridden,
+        registry=registry,
     )

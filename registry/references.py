@@ -9,14 +9,14 @@ from modelreg.registry.errors import InvalidReferenceError
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}", re.ASCII)
 _VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,9}", re.ASCII)
-_DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_DIGEST_PATTERN = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
 _MAX_VERSION = 2**31 - 1
 _FORMS = "Write NAME, NAME:VERSION, NAME@CHANNEL or NAME@sha256:DIGEST."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReference:
-    """What a user wrote: a model and at most one of version, channel, digest."""
+    """What a user wrote: a model and at most one of version, channel, digest (or its first digits)."""
 
     model: str
     version: int | None = None
@@ -82,7 +82,7 @@ def parse_reference(text: str) -> ModelReference:
         if rest.startswith("sha256:"):
             digest = rest[len("sha256:") :]
             if _DIGEST_PATTERN.fullmatch(digest) is None:
-                raise InvalidReferenceError(f"{text!r} has no SHA-256 of 64 hex digits", hint=_FORMS)
+                raise InvalidReferenceError(f"{text!r} has no SHA-256: 8 to 64 hex digits of it", hint=_FORMS)
             return ModelReference(model=check_name(name), digest=digest)
         return ModelReference(model=check_name(name), channel=check_name(rest, what="channel"))
     if ":" in body:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from modelreg.registry import releases
+from modelreg.registry import events, releases
 from modelreg.registry.clock import utc_now
 from modelreg.registry.database import Database
 from modelreg.registry.digests import sha256_hex
@@ -103,8 +103,9 @@ class Releases:
         check_name(channel, what="channel")
         current = self._storage.read_pointer(reference.model, channel)
         check_expected(f"{reference.model}@{channel}", current, request.expect_current)
+        served = self._served_targets(current)
         with self._require_database().read() as connection:
-            return read_plan(connection, reference, self._active_targets(connection, current), request)
+            return read_plan(connection, reference, _active_targets(connection, current, served), request)
 
     def promote(self, reference: ModelReference, *, channel: str, request: PromotionRequest) -> Activation:
         """
@@ -138,27 +139,37 @@ class Releases:
         with self._storage.exclusive(model, channel, timeout_s=self._lock_timeout_s):
             settle_channel(self._require_database(), self._storage, model=model, channel=channel, actor=self._actor)
 
-    def _active_targets(self, connection: sa.Connection, current: Pointer | None) -> tuple[str, ...]:
+    def _served_targets(self, current: Pointer | None) -> tuple[str, ...] | None:
+        """Return the targets that a channel serves by its manifest, None where that is gone; asks the store."""
         if current is None:
             return ()
         try:
             document = self._storage.read_manifest(current.release)
         except (IntegrityError, NotFoundError):  # a promotion is how a damaged release is mended
-            channel_id = releases.find_channel(connection, model=current.model, name=current.channel)
-            return () if channel_id is None else tuple(releases.active_engines(connection, channel_id=channel_id))
+            return None
         return parse_manifest(document, where=current.release[:12]).targets
 
     def _begin_promotion(self, reference: ModelReference, channel: str, request: PromotionRequest) -> _Intent:
         """Read the gates, choose, and write the intent, in one transaction: no verdict can change in between."""
-        database, model = self._require_database(), reference.model
-        with settled_channel(database, self._storage, model=model, channel=channel, actor=self._actor) as place:
-            connection, current = place.connection, place.pointer
+        database, storage, model = self._require_database(), self._storage, reference.model
+        # The store may be far away: what is read there is read before the transaction, which others wait for.
+        current = storage.complete_reserved(model, channel)
+        served = self._served_targets(current)
+        with settled_channel(database, storage, current, model=model, channel=channel, actor=self._actor) as place:
+            connection = place.connection
             check_expected(f"{model}@{channel}", current, request.expect_current)
-            plan = read_plan(connection, reference, self._active_targets(connection, current), request)
+            plan = read_plan(connection, reference, _active_targets(connection, current, served), request)
             require_complete(plan)
             manifest = make_manifest(plan.version, plan.engines)
             document = manifest.to_bytes()
-            pointer = self._promoted(plan, channel, current, release=sha256_hex(document), message=request.message)
+            pointer = self._promoted(
+                plan,
+                channel,
+                current,
+                release=sha256_hex(document),
+                message=request.message,
+                registry=events.registry_id(connection),
+            )
             operation = None
             if current is None or current.release != pointer.release:
                 release_id = releases.ensure_release(
@@ -179,7 +190,14 @@ class Releases:
         )
 
     def _promoted(
-        self, plan: PromotionPlan, channel: str, current: Pointer | None, *, release: str, message: str
+        self,
+        plan: PromotionPlan,
+        channel: str,
+        current: Pointer | None,
+        *,
+        release: str,
+        message: str,
+        registry: str,
     ) -> Pointer:
         return next_pointer(
             current,
@@ -194,6 +212,7 @@ class Releases:
             message=message,
             at=utc_now(),
             overridden=plan.overridden,
+            registry=registry,
         )
 
     def _lay_out(self, intent: _Intent) -> None:
@@ -242,6 +261,7 @@ class Releases:
                 message=request.message,
                 at=utc_now(),
                 overridden=target.overridden,
+                registry=self._registry_id(),
             )
             swapper = self._swapper
             recorded = swapper.swap(pointer, current=current, operation=swapper.begin_known(pointer))
@@ -262,6 +282,15 @@ class Releases:
             )
         return target
 
+    def _registry_id(self) -> str:
+        if self._database is None:
+            return ""
+        try:
+            with self._database.read() as connection:
+                return events.registry_id(connection)
+        except (DatabaseError, BusyError):
+            return ""
+
     def _settle_or_complete(self, model: str, channel: str) -> Pointer | None:
         if self._database is not None:
             try:
@@ -280,3 +309,13 @@ class Releases:
                 "the registry has no database", hint="Restore its backup, or start a new one: modelreg init."
             )
         return self._database
+
+
+def _active_targets(
+    connection: sa.Connection, current: Pointer | None, served: tuple[str, ...] | None
+) -> tuple[str, ...]:
+    """Return the targets that a channel serves: as its manifest says or, where that is gone, as the database knows."""
+    if served is not None or current is None:
+        return served or ()
+    channel_id = releases.find_channel(connection, model=current.model, name=current.channel)
+    return () if channel_id is None else tuple(releases.active_engines(connection, channel_id=channel_id))

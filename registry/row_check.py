@@ -23,6 +23,8 @@ from modelreg.registry.words import (
     Verdict,
 )
 
+_PAGE = 1000
+
 
 def _object(found: Any) -> Json:
     if not isinstance(found, dict):
@@ -57,13 +59,19 @@ _MEANINGS: Mapping[str, Callable[[Any], object]] = {
 def find_unreadable(connection: sa.Connection) -> Iterator[str]:
     """Read every row of every table, in constant memory, and say in one line each what cannot be decoded."""
     for table in schema.metadata.sorted_tables:
-        # As bytes, since the driver would stop at the first text that is not UTF-8.
-        raw = sa.select(*(sa.cast(column, sa.LargeBinary).label(column.name) for column in table.columns))
-        for row in connection.execute(raw):
+        raw = sa.select(*(_as_bytes(column, connection.dialect).label(column.name) for column in table.columns))
+        for row in connection.execute(raw, execution_options={"yield_per": _PAGE}):
             for column, value in zip(table.columns, row, strict=True):
                 fault = _fault(column, value, connection.dialect)
                 if fault:
                     yield f"row {_key(table, row._mapping)} of {table.name}: {column.name} cannot be read: {fault}"
+
+
+def _as_bytes(column: sa.Column[Any], dialect: sa.Dialect) -> sa.ColumnElement[Any]:
+    """Return a column as its bytes: SQLite's driver would stop at the first text that is not UTF-8."""
+    if dialect.name == "sqlite":
+        return sa.cast(column, sa.LargeBinary)
+    return sa.func.convert_to(sa.cast(column, sa.Text), "UTF8")
 
 
 def _fault(column: sa.Column[Any], value: bytes | None, dialect: sa.Dialect) -> str:

@@ -34,24 +34,31 @@ class SettledChannel:
 
 @contextmanager
 def settled_channel(
-    database: Database, storage: Storage, *, model: str, channel: str, actor: str
+    database: Database, storage: Storage, pointer: Pointer | None, *, model: str, channel: str, actor: str
 ) -> Iterator[SettledChannel]:
     """
-    Give a writing transaction in which database and pointer agree; the caller holds the channel's lock.
+    Give a transaction for an intent, in which database and pointer agree; the caller holds the channel's lock.
+
+    Args:
+        database: Of the registry.
+        storage: Its store; nothing is read from it inside the transaction.
+        pointer: The channel's, from `complete_reserved` a moment ago.
+        model: Of the channel.
+        channel: Its name.
+        actor: Who asks.
 
     Raises:
         IntegrityError: As `settle_channel`.
         ForeignReleaseError: As `settle_channel`.
     """
-    pointer = storage.complete_reserved(model, channel)
-    with database.write() as connection:
+    with database.write_intent() as connection:
         state = read_channel_state(connection, model=model, channel=channel)
         if compare(state, pointer).is_settled:
             yield SettledChannel(connection=connection, id=state.channel_id, pointer=pointer)
             return
     # Manifests and documents have to be read from the store, which is no work for a transaction.
-    pointer = settle_channel(database, storage, model=model, channel=channel, actor=actor)
-    with database.write() as connection:
+    settle_with(database, storage, pointer, model=model, channel=channel, actor=actor)
+    with database.write_intent() as connection:
         state = read_channel_state(connection, model=model, channel=channel)
         yield SettledChannel(connection=connection, id=state.channel_id, pointer=pointer)
 
@@ -68,10 +75,18 @@ def settle_channel(database: Database, storage: Storage, *, model: str, channel:
         ForeignReleaseError: The store serves a release of a version that the database does not have.
     """
     pointer = storage.complete_reserved(model, channel)
+    settle_with(database, storage, pointer, model=model, channel=channel, actor=actor)
+    return pointer
+
+
+def settle_with(
+    database: Database, storage: Storage, pointer: Pointer | None, *, model: str, channel: str, actor: str
+) -> None:
+    """Settle a channel as `settle_channel` does, with a pointer that `complete_reserved` gave a moment ago."""
     with database.read() as connection:
         found = compare(read_channel_state(connection, model=model, channel=channel), pointer)
     if found.is_settled:
-        return pointer
+        return
     if found.ahead:
         raise IntegrityError(
             f"{model}@{channel}: the database knows generation {found.known}, the store serves {found.served}",
@@ -86,7 +101,6 @@ def settle_channel(database: Database, storage: Storage, *, model: str, channel:
     }
     _settle_operations(database, found.open, documents, actor=actor)
     _adopt_generations(database, model, channel, documents, manifests, actor=actor)
-    return pointer
 
 
 def _read_documents(
@@ -166,6 +180,7 @@ def require_known_version(connection: sa.Connection, document: Pointer, manifest
         raise ForeignReleaseError(
             f"{document.model}@{document.channel} serves {document.model}:{document.version} of source"
             f" {manifest.source_digest[:12]}, which this database does not have",
-            hint="The database was lost or replaced: restore its backup. `which` and `rollback` work without.",
+            hint="The database was lost, replaced or restored from an older copy: restore a newer backup, or let"
+            " `modelreg doctor` say what can be read back from the store. `which` and `rollback` work meanwhile.",
         )
     return version

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,22 @@ from urllib.parse import quote
 
 from modelreg.registry.errors import BusyError, DatabaseError, ModelregError
 
+SYNCED = "PRAGMA synchronous=FULL"
+UNSYNCED = "PRAGMA synchronous=NORMAL"
+"""With a write-ahead log, a commit is not waited for; order and consistency stay."""
+
 _PRAGMAS = ("foreign_keys=ON", "synchronous=FULL", "trusted_schema=OFF", "cell_size_check=ON")
 _MOUNTS = Path("/proc/self/mountinfo")
 _OLDEST = (3, 35, 0)  # UPDATE ... RETURNING
-_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse", "lustre", "gpfs", "ceph", "afs", "beegfs"})
+_NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse", "lustre", "gpfs", "ceph", "afs", "beegfs"}
+    | {"coda", "gfs2", "ocfs2", "orangefs", "panfs", "pvfs2", "wekafs"}
+)
+_LOCAL_FUSE = frozenset(
+    {"fuse-overlayfs", "unionfs", "mergerfs", "bindfs", "gocryptfs", "encfs", "cryfs", "ntfs-3g", "exfat", "zfs-fuse"}
+)
 _LOCKED = ("database is locked", "database table is locked", "database schema is locked")
+_PAGES_A_STEP = 8  # fewer than any registry has, so that there is a step between locking and the end
 _ROOM_BYTES = 64 * 1024  # a log and its index, before anything is written
 RESTORE_HINT = "Restore its backup; `which` and `rollback` work without. To make a new one: `modelreg init`."
 _SPACE_HINT = "Free some space and run the command again."
@@ -33,16 +45,17 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
     ("unable to open", "cannot be opened", "Check that the file exists and that you may read it and its folder."),
     ("disk I/O error", "met an I/O error", "Check the disk (`dmesg`), then run `modelreg doctor`."),
     ("Could not decode", "has a row that cannot be read: it is not UTF-8", "Run `modelreg doctor`: it names the row."),
-    ("locking protocol", "cannot be locked", "Keep it on a local disk: network file systems cannot lock it."),
+    ("locking protocol", "cannot be locked", "Keep it on a local disk, or on a PostgreSQL server (docs/databases.md)."),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqliteFile:
-    """A database file and how long to wait for its lock."""
+    """A database file and how long to wait for its lock; `at_rest`: a backup, which nobody writes, we neither."""
 
     path: Path
     timeout_s: float
+    at_rest: bool = False
 
     def is_writable(self) -> bool:
         """Return whether both the file and its folder (for the write-ahead log) can be written."""
@@ -50,6 +63,8 @@ class SqliteFile:
 
     def obstacle(self) -> DatabaseError | None:
         """Return why the file can only be read: permissions, or no room to make its log; None where nothing is."""
+        if self.at_rest:
+            return DatabaseError(f"{self.path} is a backup, which is only read")
         if not (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)):
             return DatabaseError(
                 f"database {self.path} is read-only", hint="Make the file and its folder writable, or only read."
@@ -93,12 +108,43 @@ class SqliteFile:
         """Copy the last committed state to a new file, whole or not at all; writers are not disturbed."""
         temporary = destination.with_name(destination.name + ".tmp")
         temporary.unlink(missing_ok=True)
-        with closing(self.connect()) as source, closing(sqlite3.connect(temporary)) as copy:
+        self.copy_to(temporary)
+        temporary.replace(destination)
+        sync(destination.parent)
+
+    def copy_to(self, path: Path) -> None:
+        """Copy the last committed state to a file that is not there, durably; writers are not disturbed."""
+        with closing(self.connect()) as source, closing(sqlite3.connect(path)) as copy:
             source.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")
-        _sync(temporary)
-        temporary.replace(destination)
-        _sync(destination.parent)
+        sync(path)
+
+    def overwrite_from(self, backup: Path, *, once_locked: Callable[[], None]) -> None:
+        """
+        Put what a backup holds in the place of what this file holds, in one transaction; others may have it open.
+
+        Args:
+            backup: A file at rest.
+            once_locked: Called when nobody else can write any more and nothing is changed yet; may raise.
+
+        Raises:
+            sqlite3.Error: It cannot be written; nothing was changed.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        asked: list[bool] = []
+
+        def look(_status: int, remaining: int, total: int) -> None:
+            if asked:
+                return
+            if remaining < total:
+                asked.append(True)
+                once_locked()
+            elif time.monotonic() > deadline:
+                raise sqlite3.OperationalError(_LOCKED[0])
+
+        source = SqliteFile(path=backup, timeout_s=self.timeout_s, at_rest=True)
+        with closing(source.connect()) as copy, closing(self.connect()) as target:
+            copy.backup(target, pages=_PAGES_A_STEP, progress=look, sleep=0.05)
 
     def _open(self, mode: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -122,6 +168,8 @@ class SqliteFile:
         return connection
 
     def _read_only_mode(self) -> str:
+        if self.at_rest:
+            return "immutable=1"
         log, index = self._beside("-wal"), self._beside("-shm")
         try:
             logged = log.stat().st_size > 0
@@ -161,14 +209,17 @@ def refuse_network(path: Path, *, mounts: str | None = None) -> None:
     """
     Check that `path` is on a local file system; `mounts` stands in for `/proc/self/mountinfo`.
 
+    The table of mounts tells what a server stands behind (`fuse.sshfs`) from what does not (`fuse.mergerfs`);
+    statfs has one number for all of FUSE.
+
     Raises:
         DatabaseError: It is on NFS, CIFS, FUSE or the like, where shared memory corrupts the write-ahead log.
     """
     kind = _file_system(os.path.realpath(path), _read_mounts() if mounts is None else mounts)
-    if kind in _NETWORK or kind.startswith("fuse."):
+    if kind in _NETWORK or (kind.startswith("fuse.") and kind.removeprefix("fuse.") not in _LOCAL_FUSE):
         raise DatabaseError(
             f"database {path} is on a network file system ({kind}), where SQLite corrupts",
-            hint="Keep the registry's home on a local disk; the store may be elsewhere.",
+            hint="Keep it on a local disk, or on a PostgreSQL server (docs/databases.md); the store may stay there.",
         )
 
 
@@ -235,7 +286,8 @@ def _unescape(text: str) -> str:
     return text
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make a file's bytes, or a folder's names, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

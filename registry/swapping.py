@@ -52,7 +52,7 @@ class Swapper:
         if self.database is None:
             return None
         try:
-            with self.database.write() as connection:
+            with self.database.write_intent() as connection:
                 channel_id = releases.find_channel(connection, model=pointer.model, name=pointer.channel)
                 release_id = releases.find_release(connection, manifest_digest=pointer.release)
                 if channel_id is None or release_id is None:

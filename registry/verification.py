@@ -48,10 +48,15 @@ class VerificationReport:
 
 def _hint(kind: str, error: ModelregError) -> str:
     if kind == "blob":
-        return "Register or build it again: storing the right bytes heals a blob."
+        heals = "Register or build it again: storing the right bytes heals a blob."
+        return f"{heals} `modelreg doctor --deep --fix` copies it from a release that has it."
     if kind == "release":
         return "Promote its version again: the release is laid out anew from the blobs."
-    return error.hint()
+    if error.hint() != error.default_hint:
+        return error.hint()
+    if kind == "history":
+        return f"`modelreg doctor --fix` writes it again where the database knows it. {HISTORY_HINT}"
+    return "Run `modelreg doctor`: it says what the pointer was and how it comes back."
 
 
 def verify_registry(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -10,16 +9,23 @@ import sqlalchemy as sa
 
 from modelreg.registry.blobs import record_blob
 from modelreg.registry.clock import utc_now
-from modelreg.registry.contents import StoredFile
+from modelreg.registry.contents import list_files
 from modelreg.registry.database import insert_row
-from modelreg.registry.errors import NotFoundError
+from modelreg.registry.digests import sha256_hex
+from modelreg.registry.errors import IntegrityError, NotFoundError
 from modelreg.registry.events import append_event
 from modelreg.registry.records import SourceInfo, VersionRecord
 from modelreg.registry.references import ModelReference, check_name
 from modelreg.registry.rows import decoding
 from modelreg.registry.schema import activation, channel, model, release, version, version_file
 from modelreg.registry.suggestions import say_close
-from modelreg.registry.version_rows import find_active, find_by_number, find_by_source, read_page
+from modelreg.registry.version_rows import (
+    find_active,
+    find_by_number,
+    find_by_source,
+    find_by_source_start,
+    read_page,
+)
 from modelreg.registry.words import BlobKind, Json
 
 _FIND_MODEL = sa.select(model.c.id).where(model.c.name == sa.bindparam("model"))
@@ -29,6 +35,11 @@ _TAKE_NUMBER = (
     .where(model.c.id == sa.bindparam("model_id"))
     .values(next_version=model.c.next_version + 1)
     .returning(model.c.next_version)
+)
+_PASS_NUMBER = (
+    sa.update(model)
+    .where(model.c.id == sa.bindparam("model_id"), model.c.next_version < sa.bindparam("beyond"))
+    .values(next_version=sa.bindparam("beyond"))
 )
 _INSERT_VERSION = sa.insert(version)
 _INSERT_FILES = sa.insert(version_file)
@@ -100,17 +111,59 @@ def register_version(
         made = {"name": model, "next_version": 1, "created_at": utc_now(), "created_by": actor}
         model_id = insert_row(connection, _INSERT_MODEL, made)
     number = connection.execute(_TAKE_NUMBER, {"model_id": model_id}).scalar_one() - 1
+    record = _insert(connection, model_id, model, number, source, message=message, tags=tags, actor=actor)
+    details: Json = {"source": source.digest, "message": message, "tags": tags}
+    append_event(connection, kind="version.registered", subject=record.reference, details=details, actor=actor)
+    return record, True
+
+
+def readopt_version(
+    connection: sa.Connection, *, model: str, number: int, source: SourceInfo, actor: str
+) -> VersionRecord:
+    """
+    Take a version back that this database has lost, under the number that it was released with.
+
+    The model's counter goes beyond it, so that the number is not given a second time.
+
+    Raises:
+        IntegrityError: The number, or the source, is taken by another version.
+    """
+    check_name(model)
+    by_number = find_by_number(connection, model=model, number=number)
+    taken = by_number or find_by_source(connection, model=model, digest=source.digest)
+    if taken is not None:
+        raise IntegrityError(
+            f"{model}:{number} of source {source.digest[:12]} cannot be taken back: this database has"
+            f" {taken.reference} of source {taken.source.digest[:12]}",
+            hint="Something else was registered after an older database was restored: a person decides.",
+        )
+    model_id = connection.execute(_FIND_MODEL, {"model": model}).scalar()
+    if model_id is None:
+        made = {"name": model, "next_version": 1, "created_at": utc_now(), "created_by": actor}
+        model_id = insert_row(connection, _INSERT_MODEL, made)
+    connection.execute(_PASS_NUMBER, {"model_id": model_id, "beyond": number + 1})
+    message = "read back from the store"
+    record = _insert(connection, model_id, model, number, source, message=message, tags={}, actor=actor)
+    details: Json = {"source": source.digest}
+    append_event(connection, kind="version.recovered", subject=record.reference, details=details, actor=actor)
+    return record
+
+
+def _insert(
+    connection: sa.Connection,
+    model_id: int,
+    model: str,
+    number: int,
+    source: SourceInfo,
+    *,
+    message: str,
+    tags: dict[str, str],
+    actor: str,
+) -> VersionRecord:
     row = _source_row(source) | {"message": message, "tags": tags, "created_at": utc_now(), "created_by": actor}
     version_id = insert_row(connection, _INSERT_VERSION, {**row, "model_id": model_id, "number": number})
-    _record_files(connection, version_id, source.files)
-    append_event(
-        connection,
-        kind="version.registered",
-        subject=f"{model}:{number}",
-        details={"source": source.digest, "message": message, "tags": tags},
-        actor=actor,
-    )
-    record = VersionRecord(
+    _record_files(connection, version_id, source)
+    return VersionRecord(
         id=version_id,
         model=model,
         number=number,
@@ -120,7 +173,6 @@ def register_version(
         created_by=actor,
         tags=dict(tags),
     )
-    return record, True
 
 
 def get_version(connection: sa.Connection, reference: ModelReference) -> VersionRecord:
@@ -134,7 +186,7 @@ def get_version(connection: sa.Connection, reference: ModelReference) -> Version
     if reference.version is not None:
         found = find_by_number(connection, model=name, number=reference.version)
     elif reference.digest is not None:
-        found = find_by_source(connection, model=name, digest=reference.digest)
+        found = _find_by_digest(connection, name, reference.digest)
     elif reference.channel is not None:
         channel_id = connection.execute(_FIND_CHANNEL, {"model": name, "channel": reference.channel}).scalar()
         found = None if channel_id is None else find_active(connection, channel_id=channel_id)
@@ -144,6 +196,16 @@ def get_version(connection: sa.Connection, reference: ModelReference) -> Version
     if found is None:
         _not_found(connection, reference)
     return found
+
+
+def _find_by_digest(connection: sa.Connection, model: str, digest: str) -> VersionRecord | None:
+    found = find_by_source_start(connection, model=model, start=digest)
+    if len(found) > 1:
+        raise NotFoundError(
+            f"{model}@sha256:{digest} means several versions: {found[0].reference}, {found[1].reference}",
+            hint="Give more digits, or the version's number.",
+        )
+    return found[0] if found else None
 
 
 @decoding("model")
@@ -181,9 +243,12 @@ def list_versions(
     return read_page(connection, model_id=model_id, up_to=up_to, limit=limit)
 
 
-def _record_files(connection: sa.Connection, version_id: int, files: Sequence[StoredFile]) -> None:
+def _record_files(connection: sa.Connection, version_id: int, source: SourceInfo) -> None:
     rows = []
-    for position, file in enumerate(files):
+    listing = list_files(source.files)
+    if sha256_hex(listing) == source.digest:  # of several files: their list is a blob as well
+        record_blob(connection, digest=source.digest, size_bytes=len(listing), kind=BlobKind.MANIFEST)
+    for position, file in enumerate(source.files):
         kind = BlobKind.EXTERNAL_DATA if position else BlobKind.SOURCE
         record_blob(connection, digest=file.digest, size_bytes=file.size_bytes, kind=kind)
         row = {"version_id": version_id, "position": position, "path": file.path, "blob_digest": file.digest}

@@ -12,6 +12,8 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
+    from modelreg.registry.database import Database
+    from modelreg_testing.postgresql import PostgresServer
     from modelreg_testing.s3_server import S3Server
 
 # CI must give the same answer for the same commit; elsewhere every run tries other examples.
@@ -31,7 +33,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def s3_server() -> Iterator[S3Server]:
     """Run a real S3 server for all tests of this process that ask for one, and set the credentials for it.
 
     MODELREG_TEST_S3_ENDPOINT names one that is running, with a bucket `models`; the credentials are the user's then.
@@ -46,13 +48,60 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
             patch.delenv(name, raising=False)
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        is_roomy = os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free >= 4 << 30
-        memory = SHARED_MEMORY if is_roomy else tmp_path_factory.mktemp("s3")
         with (
-            tempfile.TemporaryDirectory(dir=memory, prefix="modelreg-s3-") as folder,
+            tempfile.TemporaryDirectory(dir=_memory(), prefix="modelreg-s3-") as folder,
             seaweedfs(Path(folder)) as server,
         ):
             yield server
+
+
+def _memory() -> Path | None:
+    """Return a place where a server's data costs no disk, or None, for the system's own, where it is too small."""
+    is_roomy = os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free >= 4 << 30
+    return SHARED_MEMORY if is_roomy else None
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """Run a real PostgreSQL server for all tests of this process that ask for one.
+
+    MODELREG_TEST_POSTGRESQL names the folder of other programs than those that `find_programs` finds.
+    """
+    from modelreg_testing.postgresql import postgresql
+
+    programs = os.environ.get("MODELREG_TEST_POSTGRESQL")
+    with (
+        tempfile.TemporaryDirectory(dir=_memory(), prefix="modelreg-postgresql-") as folder,
+        postgresql(Path(folder), programs=Path(programs) if programs else None) as server,
+    ):
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """Give an open, empty database of each kind."""
+    from modelreg_testing.registry import make_database
+
+    if request.param == "sqlite":
+        with make_database(tmp_path) as database:
+            yield database
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        with server.registry() as database:
+            yield database
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """Give where a registry's database is: in its folder (None), or on a server."""
+    if request.param == "sqlite":
+        yield None
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        with server.registry() as database:
+            from modelreg_testing.registry import url_of
+
+            yield url_of(database)
 
 
 @pytest.fixture

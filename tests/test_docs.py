@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from modelreg.config import policy, settings
+from modelreg.config.keys import KEYS, find_key, unknown_variables, variable_of
 from modelreg.config.policy import ALWAYS, Metric, Rule, Scope, load_policy
 from modelreg.config.settings import load_settings
 from modelreg.registry.errors import ConfigError
@@ -107,9 +108,29 @@ def test_the_example_of_a_policy_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("key", "default"), defaults())
 def test_every_setting_is_explained_with_its_default(key: str, default: object) -> None:
-    shown, meaning = rows("configuration.md")[key]
+    variable, shown, meaning = rows("configuration.md")[key]
+    assert variable == f"`{variable_of(key)}`"
     assert tomllib.loads(f"value = {shown.strip('`')}")["value"] == default
     assert meaning
+
+
+def test_the_table_of_settings_has_every_key_and_no_other() -> None:
+    listed = [key for key in rows("configuration.md") if re.fullmatch(r"\w+(\.\w+)+", key) and key != "registry.db"]
+    named = {key.name for key in KEYS}
+    assert {"promote.preference.TARGET" if key.startswith("promote.preference.") else key for key in listed} - {
+        "config.toml"
+    } == named
+    assert all(rows("configuration.md")[key][0] == f"`{variable_of(key)}`" for key in named)
+    shipped = {find_key(key) for key, _ in defaults()}
+    assert {key.name for key in KEYS if key not in shipped} == {"channels.CHANNEL.targets"}
+
+
+def test_every_variable_that_a_page_names_is_one(tmp_path: Path) -> None:
+    pages = [read(page) for page in ("configuration.md", "databases.md", "s3.md")]
+    pages.append((ROOT / "README.md").read_text(encoding="utf-8"))
+    named = {name for page in pages for name in re.findall(r"MODELREG_[A-Z0-9_]+", page)} - {"MODELREG_SECTION_KEY"}
+    assert len(named) > 10
+    assert unknown_variables(named) == ["MODELREG_"] if "MODELREG_" in named else unknown_variables(named) == []
 
 
 def test_the_example_of_settings_requires_targets(tmp_path: Path) -> None:
@@ -117,7 +138,7 @@ def test_the_example_of_settings_requires_targets(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(example, encoding="utf-8")
     assert load_settings(path).channel_targets("production") == ("cpu", "sm_90")
-    assert rows("configuration.md")["channels.CHANNEL.targets"][0] == "`[]`"
+    assert rows("configuration.md")["channels.CHANNEL.targets"][1] == "`[]`"
 
 
 @pytest.mark.parametrize("variable", ["MODELREG_HOME", "MODELREG_ACTOR", "NO_COLOR"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modelreg.registry.contents import StoredFile
-from modelreg.registry.digests import file_digest, json_digest, sha256_hex
+from modelreg.registry.contents import StoredFile, list_files
+from modelreg.registry.digests import file_digest, sha256_hex
 from modelreg.registry.errors import SourceError
 from modelreg.registry.records import SourceInfo
 from modelreg.registry.sources.external import MODEL_NAME, check_location
@@ -18,7 +18,8 @@ def ingest_source(inspected: InspectedSource, storage: Storage, *, progress: Pro
     """
     Store every file of an inspected source, hashed in the same pass, and return its record.
 
-    Blobs that are already there are not stored twice. A failure leaves at most whole blobs that nothing refers to.
+    Blobs that are already there are not stored twice. A failure leaves at most whole blobs that nothing refers to. Of
+    several files the list is stored too, so that the source can be found again by its digest without the database.
 
     Raises:
         SourceError: A file changed since it was inspected.
@@ -28,6 +29,13 @@ def ingest_source(inspected: InspectedSource, storage: Storage, *, progress: Pro
         require_unchanged(file)
     stored = tuple(_store(file, storage, progress) for file in inspected.files)
     _require_same_graph(inspected)
+    if len(stored) > 1:
+        storage.put_bytes(list_files(stored))
+    return describe_source(inspected, stored)
+
+
+def describe_source(inspected: InspectedSource, stored: tuple[StoredFile, ...]) -> SourceInfo:
+    """Return the record of an inspected source whose files are in the store."""
     return SourceInfo(
         digest=source_digest(stored),
         files=stored,
@@ -55,7 +63,7 @@ def source_digest(files: tuple[StoredFile, ...]) -> str:
     """Return the identity of a source: of the ONNX file when it stands alone, else of the list of its files."""
     if len(files) == 1:
         return files[0].digest
-    return json_digest([file.to_json() for file in files])
+    return sha256_hex(list_files(files))
 
 
 def materialise_source(source: SourceInfo, storage: Storage, folder: Path, *, progress: Progress = no_progress) -> Path:
@@ -69,7 +77,14 @@ def materialise_source(source: SourceInfo, storage: Storage, folder: Path, *, pr
         NotFoundError: A stored file is gone.
         SourceError: A file of the record would lie outside `folder`.
     """
-    for position, file in enumerate(source.files):
+    return materialise_files(source.files, storage, folder, progress=progress)
+
+
+def materialise_files(
+    files: tuple[StoredFile, ...], storage: Storage, folder: Path, *, progress: Progress = no_progress
+) -> Path:
+    """Lay the files of a source out as `materialise_source` does."""
+    for position, file in enumerate(files):
         name = MODEL_NAME if position == 0 else check_location(file.path, tensor="a stored source")
         destination = folder / name
         destination.parent.mkdir(parents=True, exist_ok=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import IntegrityError, NotFoundError, StorageError
-from modelreg.registry.regular_files import open_without_waiting
+from modelreg.registry.regular_files import open_unbuffered, open_without_waiting
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.interface import BlobInfo, Progress
 from modelreg.registry.storage.layout import Layout
@@ -26,6 +26,8 @@ from modelreg.registry.storage.writing import (
     write_file,
     write_hashing,
 )
+
+F = TypeVar("F")
 
 _SMALL_BYTES = 8 << 20
 
@@ -107,10 +109,13 @@ class LocalBlobs:
 
     def open_blob(self, digest: str) -> BinaryIO:
         """Open a blob for reading, unverified."""
+        return self._open(digest, open_without_waiting)
+
+    def _open(self, digest: str, opened: Callable[[Path], F]) -> F:
         path = self._layout.blob(digest)
         with storage_errors(path):
             try:
-                return open_without_waiting(path)
+                return opened(path)
             except FileNotFoundError:
                 self._layout.require_mounted()
                 raise NotFoundError(f"blob {digest} is not in the store at {self._layout.root}") from None
@@ -124,7 +129,7 @@ class LocalBlobs:
 
     def verify_blob(self, digest: str, *, progress: Progress) -> int:
         """Read the whole blob and compare its digest; return its size."""
-        with storage_errors(self._layout.blob(digest)), self.open_blob(digest) as blob:
+        with storage_errors(self._layout.blob(digest)), self._open(digest, open_unbuffered) as blob:
             found, size_bytes = hash_file(blob, progress=progress)
         self._require_digest(digest, found)
         return size_bytes

@@ -26,6 +26,7 @@ from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.layout import ChannelPlace, Layout
 from modelreg.registry.storage.releases import LocalReleases
 from modelreg.registry.storage.rules import (
+    check_advance,
     check_channel,
     check_part_of_history,
     check_swap,
@@ -72,7 +73,7 @@ class LocalChannels:
         if has_history:
             raise IntegrityError(
                 f"pointer {place.pointer} is missing, though the channel has a history",
-                hint="Restore it: the newest document in history/ has the same bytes.",
+                hint=f"`modelreg doctor --fix --roll-forward {place.name}` puts the newest of its history there.",
             )
         return None
 
@@ -159,23 +160,47 @@ class LocalChannels:
                     self._write(place, new)
 
     def restore_history(self, document: Pointer) -> None:
-        """Write a generation's document again that was lost; nothing happens if it is there."""
+        """Write a generation's document again that was lost or damaged; nothing happens if it is there."""
         place = self._layout.channel(document.model, document.channel)
+        path = place.generation(document.generation)
         with storage_errors(place.history), self._layout.swap_lock(place, timeout_s=_SWAP_PATIENCE_S):
             self._require_part_of_history(place, document)
             self._layout.make_folder(place.history)
+            is_damaged = path.exists() and self._read_if_sound(place, document.generation) is None
             with temporary_files(self._ops, place.folder, document.to_bytes(), modes=(READ_ONLY_MODE,)) as (temporary,):
-                with suppress(FileExistsError):
-                    self._ops.link(temporary, place.generation(document.generation))
+                if is_damaged:
+                    self._ops.replace(temporary, path)
+                else:
+                    with suppress(FileExistsError):
+                        self._ops.link(temporary, path)
                 self._ops.fsync_dir(place.history)
 
     def _require_part_of_history(self, place: ChannelPlace, document: Pointer) -> None:
         check_part_of_history(
             document,
             current=self._read_pointer(place),
-            before=self._read_generation(place, document.generation - 1),
-            after=self._read_generation(place, document.generation + 1),
+            before=self._read_if_sound(place, document.generation - 1),
+            after=self._read_if_sound(place, document.generation + 1),
         )
+
+    def _read_if_sound(self, place: ChannelPlace, generation: int) -> Pointer | None:
+        with suppress(IntegrityError):
+            return self._read_generation(place, generation)
+        return None
+
+    def advance_pointer(self, model: str, channel: str, generation: int) -> None:
+        """Put the newest document of the history in the place of a pointer that is lost, damaged or older."""
+        place = self._layout.channel(model, channel)
+        with storage_errors(place.folder), self._layout.swap_lock(place, timeout_s=_SWAP_PATIENCE_S):
+            current = None
+            with suppress(IntegrityError):
+                current = self._read_pointer(place)
+            document = self._read_generation(place, generation)
+            newest = max(self.list_generations(model, channel), default=0)
+            check_advance(document, generation=generation, newest=newest, current=current)
+            assert document is not None
+            self._releases.read_manifest(document.release)
+            self._put_pointer(place, document, place.generation(generation).read_bytes())
 
     def _complete(self, place: ChannelPlace) -> Pointer | None:
         current = self._read_pointer(place)
@@ -185,12 +210,16 @@ class LocalChannels:
             return current
         reserved = parse_channel_pointer(data, model=place.model, channel=place.channel, where=str(path))
         self._require_completable(place, reserved, current)
+        self._put_pointer(place, reserved, data)
+        return reserved
+
+    def _put_pointer(self, place: ChannelPlace, document: Pointer, data: bytes) -> None:
+        """Move the pointer to a document of the history, which is made durable before."""
         self._ops.fsync_dir(place.history)
         with temporary_file(self._ops, place.folder, data) as temporary:
             self._ops.replace(temporary, place.pointer)
-        self._make_durable(place, reserved)
-        self._point_current(place, reserved.release)
-        return reserved
+        self._make_durable(place, document)
+        self._point_current(place, document.release)
 
     def _require_completable(self, place: ChannelPlace, reserved: Pointer, current: Pointer | None) -> None:
         """Only the very next generation, chained to the pointer, can be a swap that was cut short."""

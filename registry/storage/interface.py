@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
@@ -171,14 +172,40 @@ class Storage(Protocol):
 
 
 @runtime_checkable
+class Served(Protocol):
+    """A store behind a server: somebody else's clock, and promises that were tried at some time."""
+
+    @property
+    def checked_at(self) -> datetime | None:
+        """Return when the server was last tried (`modelreg store check`), None where nobody noted it."""
+        ...
+
+    def server_time(self) -> datetime | None:
+        """Return what time it is on the server, or None if it does not say."""
+        ...
+
+
+@runtime_checkable
 class RestoresHistory(Protocol):
-    """A store that takes back a history document which it lost."""
+    """A store that takes back a history document which it lost, and a pointer that is behind its history."""
 
     def restore_history(self, document: Pointer) -> None:
         """
-        Write a generation's document again; nothing happens if it is there.
+        Write a generation's document again where it is gone or cannot be read; nothing happens if it is there.
 
         Raises:
             IntegrityError: It is no part of the channel's history: beyond the pointer, or not chained to what is there.
+        """
+        ...
+
+    def advance_pointer(self, model: str, channel: str, generation: int) -> None:
+        """
+        Put the newest document of a channel's history in the place of a pointer that is lost, damaged or older.
+
+        A person decided that: such a pointer was restored from elsewhere, or lost. It never goes back.
+
+        Raises:
+            IntegrityError: `generation` is not the newest of the history or damaged, or the pointer is at it or beyond.
+            NotFoundError: Its release is not published.
         """
         ...

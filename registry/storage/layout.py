@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from modelreg.registry.errors import StorageError, StoreAbsentError
+from modelreg.registry.errors import StorageError, StoreAbsentError, StoreFormatError
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.rules import MANIFEST_NAME, check_channel, check_digest
@@ -85,8 +85,7 @@ class Layout:
             self._make_root()
             for name in _FOLDERS:
                 self.make_folder(self.root / name)
-            body = json.dumps({"format": FORMAT, "uuid": os.urandom(16).hex()}) + "\n"
-            with temporary_file(self.ops, self.root, body.encode()) as temporary:
+            with temporary_file(self.ops, self.root, _new_format()) as temporary:
                 try:
                     self.ops.link(temporary, self.root / FORMAT_NAME)
                 except FileExistsError:
@@ -127,12 +126,23 @@ class Layout:
                 raise _absent(self.root) from None
             raise
         except (ValueError, KeyError, TypeError):
-            raise StorageError(f"{path} cannot be read: the store is damaged, or not one of ours") from None
+            raise StoreFormatError(f"{path} cannot be read: the store is damaged, or not one of ours") from None
         if found != FORMAT:
             raise StorageError(
                 f"the store at {self.root} has format {found!r}, this modelreg knows {FORMAT}",
                 hint="It was made by a newer modelreg; upgrade this one.",
             )
+
+    def has_folders(self) -> bool:
+        """Return whether the folders of a store are there, whatever `FORMAT` says."""
+        return all((self.root / name).is_dir() for name in _FOLDERS[:3])
+
+    def write_format(self) -> None:
+        """Put a new `FORMAT` in the place of one that is gone or cannot be read."""
+        with storage_errors(self.root):
+            with temporary_file(self.ops, self.root, _new_format()) as temporary:
+                self.ops.replace(temporary, self.root / FORMAT_NAME)
+            self.ops.fsync_dir(self.root)
 
     def require_mounted(self) -> None:
         """
@@ -195,6 +205,10 @@ class Layout:
                     self.ops.mkdir(folder)
         with self.ops.lock(place.locks / name, timeout_s=timeout_s, what=f"channel {place.name}"):
             yield
+
+
+def _new_format() -> bytes:
+    return (json.dumps({"format": FORMAT, "uuid": os.urandom(16).hex()}) + "\n").encode()
 
 
 def _exists(root: Path) -> StorageError:

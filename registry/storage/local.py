@@ -187,12 +187,22 @@ class LocalStorage:
 
     def restore_history(self, document: Pointer) -> None:
         """
-        Write a generation's document again that was lost; nothing happens if it is there.
+        Write a generation's document again that was lost or damaged; nothing happens if it is there.
 
         Raises:
             IntegrityError: It is no part of the channel's history: beyond the pointer, or not chained to what is there.
         """
         self._channels.restore_history(document)
+
+    def advance_pointer(self, model: str, channel: str, generation: int) -> None:
+        """
+        Put the newest document of the history in the place of a pointer that is lost, damaged or older.
+
+        Raises:
+            IntegrityError: `generation` is not the newest of the history or damaged, or the pointer is at it or beyond.
+            NotFoundError: Its release is not published.
+        """
+        self._channels.advance_pointer(model, channel, generation)
 
     def list_generations(self, model: str, channel: str) -> list[int]:
         """Return the generations with a history document, ascending."""

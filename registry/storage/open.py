@@ -26,7 +26,7 @@ def open_storage(url: str) -> Storage:
         from modelreg.registry.storage.s3_location import parse_location  # noqa: PLC0415
 
         return S3Storage(parse_location(url))
-    return LocalStorage(_local_path(url))
+    return LocalStorage(local_path(url))
 
 
 def connect_storage(url: str) -> Storage:
@@ -68,7 +68,7 @@ def create_storage(url: str, *, trying: Trying = not_told) -> Storage:
         check = check_server(location, trying=trying)
         check.require_passed(location)
         return S3Storage.create(location, quirks=check.quirks)
-    return LocalStorage.create(_local_path(url))
+    return LocalStorage.create(local_path(url))
 
 
 def locate_storage(url: str, *, endpoint_url: str | None = None) -> str:
@@ -94,7 +94,13 @@ def locate_storage(url: str, *, endpoint_url: str | None = None) -> str:
     return url if "://" in url else str(Path(url).absolute())
 
 
-def _local_path(url: str) -> Path:
+def local_path(url: str) -> Path:
+    """
+    Return the folder that `url` names.
+
+    Raises:
+        UsageError: It is of no kind that we know, or names another host.
+    """
     scheme, found, rest = url.partition("://")
     if not found:
         path = url

@@ -11,7 +11,7 @@ from pathlib import Path
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import IntegrityError, NotFoundError
-from modelreg.registry.regular_files import open_without_waiting
+from modelreg.registry.regular_files import open_unbuffered
 from modelreg.registry.storage.blobs import LocalBlobs
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.interface import Progress, no_progress
@@ -107,7 +107,7 @@ class LocalReleases:
         path = self._layout.manifest(release)
         with storage_errors(path):
             try:
-                with open_without_waiting(path) as opened:
+                with open_unbuffered(path) as opened:
                     data = opened.read()
             except FileNotFoundError:
                 self.folder(release)
@@ -166,7 +166,7 @@ def _folders(release: Path, file: StoredFile) -> list[Path]:
 
 def _is_sound(release: Path, file: StoredFile, *, progress: Progress = no_progress) -> bool:
     try:
-        with open_without_waiting(release / file.path) as opened:
+        with open_unbuffered(release / file.path) as opened:
             if os.fstat(opened.fileno()).st_size != file.size_bytes:
                 return False
             found, _ = hash_file(opened, progress=progress)

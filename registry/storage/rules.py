@@ -181,6 +181,26 @@ def check_part_of_history(
         raise IntegrityError(f"generation {document.generation} is no part of the history of {place}")
 
 
+def check_advance(document: Pointer | None, *, generation: int, newest: int, current: Pointer | None) -> None:
+    """
+    Check that a pointer may be put forward to a generation of its own history.
+
+    Args:
+        document: The history document of `generation`, None where there is none.
+        generation: Where to.
+        newest: The newest generation that the history has, 0 for none.
+        current: The pointer, None where it is gone or cannot be read.
+
+    Raises:
+        IntegrityError: It is not the newest, or the pointer is at it or beyond.
+    """
+    at = 0 if current is None else current.generation
+    if document is None or generation != newest or generation <= at:
+        raise IntegrityError(
+            f"the pointer at generation {at} cannot be moved on to {generation}: the history goes to {newest}"
+        )
+
+
 def require_expected(current: Pointer | None, *, new: Pointer, expected: Pointer | None) -> None:
     """
     Compare what a channel is at with what the caller expected, by transaction and generation.

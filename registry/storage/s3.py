@@ -11,12 +11,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from modelreg.registry.clock import iso, utc_now
+from modelreg.registry.clock import iso, parse_iso, utc_now
 from modelreg.registry.contents import StoredFile
-from modelreg.registry.errors import StorageError, StoreAbsentError
+from modelreg.registry.errors import StorageError, StoreAbsentError, StoreFormatError
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage.interface import BlobInfo, News, Progress, no_progress
 from modelreg.registry.storage.layout import FORMAT, FORMAT_NAME
@@ -79,18 +80,29 @@ class S3Storage:
             StorageError: There is one already, or it cannot be written.
         """
         objects = S3Objects(S3Client(location, limits or S3Limits()))
-        body = {
-            "format": FORMAT,
-            "uuid": os.urandom(16).hex(),
-            "bare_etags": quirks.bare_etags,
-            "checked_at": iso(utc_now()),
-        }
-        data = (json.dumps(body) + "\n").encode()
+        data = _new_format(quirks)
         if objects.create_surely(FORMAT_NAME, data) is not Written.YES:
             found = objects.read(FORMAT_NAME)  # ours, if the answer to an earlier try was lost
             if found is None or found.data != data:
                 raise StorageError(f"there is a store at {location} already")
         return cls(location, limits=limits)
+
+    @classmethod
+    def rewrite_format(cls, location: S3Location, *, quirks: Quirks, limits: S3Limits | None = None) -> None:
+        """
+        Put a new `FORMAT` in the place of one that is gone or cannot be read.
+
+        Raises:
+            StorageError: It could not be written, or somebody else did so meanwhile.
+        """
+        objects = S3Objects(S3Client(location, limits or S3Limits()), bare_etags=quirks.bare_etags)
+        found, data = objects.read(FORMAT_NAME), _new_format(quirks)
+        if found is None:
+            written = objects.create_surely(FORMAT_NAME, data)
+        else:
+            written = objects.replace(FORMAT_NAME, data, etag=found.etag)
+        if written is not Written.YES:
+            raise StorageError(f"{objects.where(FORMAT_NAME)} could not be written", hint="Run the command again.")
 
     @property
     def location(self) -> S3Location:
@@ -106,6 +118,27 @@ class S3Storage:
         """Check that something can be written now, and leave nothing behind: a write that cannot take place."""
         if self._objects.create(FORMAT_NAME, self._format) is Written.LOST:
             raise StorageError(f"the store at {self._location} does not answer")
+
+    @property
+    def checked_at(self) -> datetime | None:
+        """Return when the server was last tried, None where nobody noted it."""
+        try:
+            return parse_iso(json.loads(self._format)["checked_at"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def server_time(self) -> datetime | None:
+        """Return what time it is on the server, or None if it does not say."""
+        return self._objects.server_time()
+
+    def note_check(self, quirks: Quirks) -> None:
+        """Note that the server has just passed its check, and how it differs; nothing happens if somebody else did."""
+        found = self._objects.read(FORMAT_NAME)
+        if found is None:
+            return
+        body = json.loads(found.data) | {"bare_etags": quirks.bare_etags, "checked_at": iso(utc_now())}
+        if self._objects.replace(FORMAT_NAME, (json.dumps(body) + "\n").encode(), etag=found.etag) is Written.YES:
+            self._format, _ = _read_format(self._objects)
 
     # -- blobs ---------------------------------------------------------------------------------------------
     def put_file(self, path: Path, *, progress: Progress = no_progress) -> BlobInfo:
@@ -216,12 +249,22 @@ class S3Storage:
 
     def restore_history(self, document: Pointer) -> None:
         """
-        Write a generation's document again that was lost; nothing happens if it is there.
+        Write a generation's document again that was lost or damaged; nothing happens if it is there.
 
         Raises:
             IntegrityError: It is no part of the channel's history: beyond the pointer, or not chained to what is there.
         """
         self._channels.restore_history(document)
+
+    def advance_pointer(self, model: str, channel: str, generation: int) -> None:
+        """
+        Put the newest document of the history in the place of a pointer that is lost, damaged or older.
+
+        Raises:
+            IntegrityError: `generation` is not the newest of the history or damaged, or the pointer is at it or beyond.
+            NotFoundError: Its release is not published.
+        """
+        self._channels.advance_pointer(model, channel, generation)
 
     def list_generations(self, model: str, channel: str) -> list[int]:
         """Return the generations with a history document, ascending."""
@@ -230,6 +273,16 @@ class S3Storage:
     def list_channels(self) -> list[tuple[str, str]]:
         """Return (model, channel) of every channel that has a folder, sorted."""
         return self._channels.list_channels()
+
+
+def _new_format(quirks: Quirks) -> bytes:
+    body = {
+        "format": FORMAT,
+        "uuid": os.urandom(16).hex(),
+        "bare_etags": quirks.bare_etags,
+        "checked_at": iso(utc_now()),
+    }
+    return (json.dumps(body) + "\n").encode()
 
 
 def _read_format(objects: S3Objects) -> tuple[bytes, Quirks]:
@@ -244,7 +297,7 @@ def _read_format(objects: S3Objects) -> tuple[bytes, Quirks]:
         body = json.loads(found.data)
         number, quirks = body["format"], Quirks(bare_etags=bool(body.get("bare_etags")))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise StorageError(
+        raise StoreFormatError(
             f"{objects.where(FORMAT_NAME)} cannot be read: the store is damaged, or not one of ours"
         ) from None
     if number != FORMAT:

@@ -21,7 +21,7 @@ from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import BlobInfo, Progress, no_progress
 from modelreg.registry.storage.offered import OfferedFile, offered_file
 from modelreg.registry.storage.rules import check_digest
-from modelreg.registry.storage.s3_multipart import composite_sha256, read_parts, upload_file
+from modelreg.registry.storage.s3_multipart import FilledPart, composite_sha256, read_parts, upload_file
 from modelreg.registry.storage.s3_objects import Head, S3Objects, sha256_base64, to_base64
 from modelreg.registry.storage.s3_protocol import Written
 from modelreg.registry.storage.s3_reading import BlobReader, PieceReader
@@ -100,7 +100,7 @@ class S3Blobs:
             return ""
         source.rewind()
         parts = read_parts(source, part_bytes=self._limits.part_size(source.size_bytes))
-        return composite_sha256([sha256_base64(part) for part in parts])
+        return composite_sha256([_hash_part(part) for part in parts])
 
     def _is_sound(self, info: BlobInfo, head: Head, *, composite: str = "") -> bool:
         if self._is_known(info.digest, head):
@@ -221,6 +221,12 @@ class S3Blobs:
                 f"blob {digest} is damaged: {self._objects.where(_path(digest))} has SHA-256 {found}",
                 hint="Store the same file again to mend it, or restore it from a backup.",
             )
+
+
+def _hash_part(part: FilledPart) -> str:
+    sha256 = sha256_base64(part.data)
+    part.give_back()
+    return sha256
 
 
 def judge(head: Head, digest: str, size_bytes: int, composite: str) -> bool | None:

@@ -9,17 +9,24 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from modelreg.registry.digests import sha256_hex
-from modelreg.registry.errors import InvalidReferenceError, ModelregError, NotFoundError, StorageError
+from modelreg.registry.errors import (
+    IntegrityError,
+    InvalidReferenceError,
+    ModelregError,
+    NotFoundError,
+    StorageError,
+)
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import News
 from modelreg.registry.storage.rules import (
+    check_advance,
     check_channel,
     check_part_of_history,
     check_swap,
@@ -114,16 +121,28 @@ class S3Channels:
         return None if found is None else found.pointer
 
     def restore_history(self, document: Pointer) -> None:
-        """Write a generation's document again that was lost; nothing happens if it is there."""
+        """Write a generation's document again that was lost or damaged; nothing happens if it is there."""
         talk = self._talk(document.model, document.channel)
-        before, after = (talk.read_generation(document.generation + step) for step in (-1, 1))
+        before, after = (talk.read_if_sound(document.generation + step) for step in (-1, 1))
         check_part_of_history(
             document,
             current=self.read_pointer(document.model, document.channel),
-            before=None if before is None else before.pointer,
-            after=None if after is None else after.pointer,
+            before=before,
+            after=after,
         )
         talk.restore(document)
+
+    def advance_pointer(self, model: str, channel: str, generation: int) -> None:
+        """Put the newest document of the history in the place of a pointer that is lost, damaged or older."""
+        talk = self._talk(model, channel)
+        current, etag = talk.look_at_pointer()
+        found = talk.read_generation(generation)
+        newest = max(self.list_generations(model, channel), default=0)
+        document = None if found is None else found.pointer
+        check_advance(document, generation=generation, newest=newest, current=current)
+        assert found is not None
+        self._releases.read_manifest(found.pointer.release)
+        talk.put_pointer(found, etag=etag)
 
     def _talk(self, model: str, channel: str) -> _Talk:
         check_channel(model, channel)
@@ -200,9 +219,42 @@ class _Talk:
         found = self._objects.read_if_changed(self._pointer, etag=etag)
         return None if found is None else self._parse(self._pointer, found.data, found.etag)
 
+    def read_if_sound(self, generation: int) -> Pointer | None:
+        """Return the history document of a generation, None where it is gone or damaged."""
+        with suppress(IntegrityError):
+            found = self.read_generation(generation)
+            return None if found is None else found.pointer
+        return None
+
     def restore(self, document: Pointer) -> None:
-        """Write a history document if it is not there."""
-        self._objects.create_surely(self._history(document.generation), document.to_bytes())
+        """Write a history document if it is not there, or over one that cannot be read."""
+        path = self._history(document.generation)
+        if self._objects.create_surely(path, document.to_bytes()) is Written.YES:
+            return
+        found = self._objects.read(path)
+        if found is not None and self.read_if_sound(document.generation) is None:
+            self._settle(lambda: self._objects.replace(path, document.to_bytes(), etag=found.etag), path)
+
+    def look_at_pointer(self) -> tuple[Pointer | None, str | None]:
+        """Return the pointer, None where it is gone or damaged, and its ETag, None where it is gone."""
+        found = self._objects.read(self._pointer)
+        if found is None:
+            return None, None
+        with suppress(IntegrityError):
+            return self._parse(self._pointer, found.data, found.etag).pointer, found.etag
+        return None, found.etag
+
+    def put_pointer(self, document: Document, *, etag: str | None) -> None:
+        """Write a document over the pointer with this ETag, or where there is none."""
+        request = MovePointer(document.pointer, document.data, etag)
+        self._settle(lambda: self._move(request), self._pointer)
+
+    def _settle(self, write: Callable[[], Written], path: str) -> None:
+        """Do one conditional write, whose answer may be lost: then whoever examines the store sees what came of it."""
+        written = write()
+        if written is not Written.YES:
+            why = "the server does not answer" if written is Written.LOST else "it was changed meanwhile"
+            raise StorageError(f"{self._objects.where(path)}: {why}", hint="Run `modelreg doctor` again.")
 
     def _read_document(self, path: str, *, generation: int | None = None) -> Document | None:
         found = self._objects.read(path)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from modelreg.registry.errors import SourceError, StorageError
@@ -96,8 +97,8 @@ class _Upload:
         upload_id, have = self._resume()
         hasher = hashlib.sha256()
         jobs = (
-            partial(self._send, upload_id, number, data, have.get(number))
-            for number, data in enumerate(
+            partial(self._send, upload_id, number, part, have.get(number))
+            for number, part in enumerate(
                 read_parts(self._source, part_bytes=self._part_bytes, see=hasher.update), start=1
             )
         )
@@ -129,16 +130,20 @@ class _Upload:
         )
         return answer["UploadId"], {}
 
-    def _send(self, upload_id: str, number: int, data: memoryview, have: dict[str, Any] | None) -> SentPart:
-        sha256 = sha256_base64(data)
-        if have is not None and _is_same(have, data, sha256):
-            etag = have["ETag"]
-        else:
-            answer = self._send_surely(
-                "upload_part", UploadId=upload_id, PartNumber=number, Body=data.tobytes(), ChecksumSHA256=sha256
-            )
-            etag = answer["ETag"]
-        return SentPart(number=number, etag=etag, sha256=sha256, size_bytes=len(data))
+    def _send(self, upload_id: str, number: int, part: FilledPart, have: dict[str, Any] | None) -> SentPart:
+        try:
+            data = part.data
+            sha256 = sha256_base64(data)
+            if have is not None and _is_same(have, data, sha256):
+                etag = have["ETag"]
+            else:
+                answer = self._send_surely(
+                    "upload_part", UploadId=upload_id, PartNumber=number, Body=part.body(), ChecksumSHA256=sha256
+                )
+                etag = answer["ETag"]
+            return SentPart(number=number, etag=etag, sha256=sha256, size_bytes=len(data))
+        finally:
+            part.give_back()
 
     def _complete(self, upload_id: str, sent: list[SentPart]) -> None:
         parts = [{"PartNumber": part.number, "ETag": part.etag, "ChecksumSHA256": part.sha256} for part in sent]
@@ -152,19 +157,41 @@ class _Upload:
         return send_surely(self._objects, operation, self._path, **parameters)
 
 
+class FilledPart:
+    """A part of a file in memory that is used again once it is given back: clean memory costs as much as a hash."""
+
+    def __init__(self, buffer: bytearray, size_bytes: int, free: SimpleQueue[bytearray]) -> None:
+        self._buffer = buffer
+        self._free = free
+        self.data = memoryview(buffer)[:size_bytes]
+
+    def body(self) -> bytearray | bytes:
+        """Return the bytes as boto3 takes them, which is no view; only the last part is copied."""
+        return self._buffer if len(self.data) == len(self._buffer) else self.data.tobytes()
+
+    def give_back(self) -> None:
+        """Let the next part have the memory."""
+        self._free.put(self._buffer)
+
+
 def read_parts(
     source: OfferedFile, *, part_bytes: int, see: Callable[[memoryview], None] = lambda _part: None
-) -> Iterator[memoryview]:
-    """Yield a file in parts, each in memory of its own; `see` is called with each, in order."""
+) -> Iterator[FilledPart]:
+    """Yield a file in parts, to be given back; `see` is called with the bytes of each, in order."""
+    free: SimpleQueue[bytearray] = SimpleQueue()
     while True:
-        buffer = memoryview(bytearray(part_bytes))
-        filled = 0
-        while filled < part_bytes and (count := source.read(buffer[filled:])):
+        try:
+            buffer = free.get_nowait()
+        except Empty:
+            buffer = bytearray(part_bytes)
+        view, filled = memoryview(buffer), 0
+        while filled < part_bytes and (count := source.read(view[filled:])):
             filled += count
         if not filled:
             return
-        see(buffer[:filled])
-        yield buffer[:filled]
+        part = FilledPart(buffer, filled, free)
+        see(part.data)
+        yield part
 
 
 def send_surely(objects: S3Objects, operation: str, path: str, **parameters: Any) -> dict[str, Any]:

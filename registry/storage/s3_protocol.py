@@ -150,7 +150,7 @@ def _read_pointer() -> Steps[Document | None]:
         if found is None:
             raise IntegrityError(
                 "the pointer is missing, though the channel has a history",
-                hint="Restore it: the newest document in history/ has the same bytes.",
+                hint="`modelreg doctor --fix --roll-forward NAME@CHANNEL` puts the newest of its history there.",
             )
     return found
 

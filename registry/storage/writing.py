@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -67,7 +68,7 @@ def write_hashing(
         return copy_hashing(read, writer.write, expected_bytes=expected_bytes, progress=progress)
 
 
-def hash_file(file: BinaryIO, *, progress: Progress) -> tuple[str, int]:
+def hash_file(file: BinaryIO | FileIO, *, progress: Progress) -> tuple[str, int]:
     """Return the SHA-256 in hex and the size of an open file, read from where it stands."""
     fd = file.fileno()
     return copy_hashing(

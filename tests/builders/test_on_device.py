@@ -64,6 +64,42 @@ def test_an_engine_says_on_which_gpu_it_was_built_and_what_its_layers_became(
     assert body["profiles"] == [{"image": {"min": [1, 1, 28, 28], "opt": [8, 1, 28, 28], "max": [64, 1, 28, 28]}}]
 
 
+def preferences(workshop: Workshop, engine: EngineRecord) -> list[str]:
+    """Return the type that each of the cell's builds was asked to prefer."""
+    lines = workshop.storage.read_blob(engine.log_digest).decode().splitlines()
+    return [json.loads(line)["preferred"] for line in lines if line.startswith('{"')]
+
+
+def test_fp16_that_came_out_as_fp32_is_built_again_with_fp16_preferred(
+    workshop: Workshop, version: VersionRecord
+) -> None:
+    engine = workshop.fill(request(version, Precision.FP16, seed=16)).engine
+    assert preferences(workshop, engine) == ["", "HALF"]
+    assert engine.realised["converted"] == 2
+    assert engine.realised["translation"][-1].startswith("TensorRT made no layer of fp16: built again")
+
+
+def test_fp16_is_preferred_from_the_start_or_never_where_the_user_says_so(
+    workshop: Workshop, version: VersionRecord
+) -> None:
+    asked_for = TensorRTOptions(precision_constraints="prefer")
+    engine = workshop.fill(request(version, Precision.FP16, tensorrt=asked_for)).engine
+    assert preferences(workshop, engine) == ["HALF"]
+    assert engine.recipe["constraints"] == "prefer"
+    never = TensorRTOptions(precision_constraints="none")
+    with pytest.raises(PrecisionError, match="no node became fp16: TensorRT chose a higher precision"):
+        workshop.fill(request(version, Precision.FP16, seed=16, tensorrt=never))
+    fp32 = workshop.fill(request(version, Precision.FP32, tensorrt=asked_for)).engine
+    assert "constraints" not in fp32.recipe
+
+
+def test_what_is_excluded_throughout_is_not_built_twice(workshop: Workshop, version: VersionRecord) -> None:
+    excluded: dict[str, Any] = {"op_types_to_exclude": ("Conv", "Gemm"), "seed": 16}
+    with pytest.raises(PrecisionError, match="no node became fp16") as caught:
+        workshop.fill(request(version, Precision.FP16, **excluded))
+    assert "built again" not in str(caught.value)
+
+
 def test_the_same_cell_is_reused(workshop: Workshop, version: VersionRecord) -> None:
     first = workshop.fill(request(version, Precision.FP32)).engine
     again = workshop.fill(request(version, Precision.FP32))

@@ -9,6 +9,17 @@ import pytest
 from modelreg_testing.cli import Shop, run_cli
 
 
+def test_a_home_on_a_network_file_system_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modelreg.registry.sqlite._file_system", lambda _path, _mounts: "nfs4")
+    refused = run_cli("init", home=tmp_path / "home")
+    assert refused.code == 1
+    assert "is on a network file system (nfs4), where SQLite corrupts" in refused.err
+    assert "PostgreSQL" in refused.err
+    assert not (tmp_path / "home").exists()
+
+
 def test_init_makes_a_registry_here_that_every_command_finds(tmp_path: Path) -> None:
     made = run_cli("init")
     assert made.code == 0

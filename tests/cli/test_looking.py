@@ -68,6 +68,7 @@ def test_show_of_a_version_has_source_signature_engines_and_channels(stocked: Sh
         "Conv 2, Gemm 3",
         "64 samples",
         "@production  active since",
+        "             serves engine 3 (cpu int8)",
         "run=1",
     ):
         assert fact in out
@@ -76,9 +77,11 @@ def test_show_of_a_version_has_source_signature_engines_and_channels(stocked: Sh
     assert [engine["precision"] for engine in document["engines"]] == ["fp32", "fp16", "int8"]
     assert document["engines"][0]["validation"]["verdict"] == "pass"
     assert document["channels"][0]["message"] == "first"
+    assert [engine["served_by"] for engine in document["engines"]] == [[], [], ["production"]]
     assert stocked.cli("show", "lenet@production", "--json").document["version"] == 1
     digest = document["source"]["sha256"]
     assert stocked.cli("show", f"lenet@sha256:{digest}", "--json").document["version"] == 1
+    assert stocked.cli("show", f"lenet@sha256:{digest[:12]}", "--json").document["version"] == 1
 
 
 def test_show_names_the_gate_that_failed_and_verbose_shows_them_all(stocked: Shop) -> None:
@@ -233,6 +236,7 @@ def test_history_pages(stocked: Shop) -> None:
 def test_diff_of_two_versions_names_what_differs(stocked: Shop) -> None:
     fields = [row["field"] for row in stocked.cli("diff", "lenet:1", "lenet:2", "--json").document["differences"]]
     assert "source" in fields
+    assert "golden set" in fields
     assert "cpu fp32 onnxruntime verdict" in fields
     assert not any(field.startswith("opset") for field in fields)
     out = stocked.cli("diff", "lenet:1", "lenet:2").out
@@ -304,7 +308,7 @@ def test_doctor_without_a_database_says_what_still_works(stocked: Shop) -> None:
     found = stocked.cli("doctor")
     assert found.code == 1
     assert "1 problem needs a person" in found.err
-    assert "`which` and `rollback` work from the store" in found.out
+    assert "`which`, `pull` and `rollback` work from the store" in found.out
 
 
 def test_doctor_removes_leftovers_only_when_told(stocked: Shop) -> None:

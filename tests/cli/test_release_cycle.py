@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,21 @@ def history_of(shop: Shop) -> list[tuple[int, int, str, bool]]:
 
 
 @pytest.fixture
+def shop(tmp_path: Path, database_url: str | None) -> Shop:
+    return Shop(tmp_path, database_url=database_url)
+
+
+@pytest.fixture
 def two_versions(shop: Shop) -> Shop:
+    return with_two_versions(shop)
+
+
+@pytest.fixture
+def file_shop(tmp_path: Path) -> Shop:
+    return with_two_versions(Shop(tmp_path))
+
+
+def with_two_versions(shop: Shop) -> Shop:
     shop.add_version(word=1)
     shop.add_version(word=2)
     return shop
@@ -198,8 +213,9 @@ def test_channel_is_another_word_for_to_and_a_rollback_takes_a_reference(two_ver
 
 def test_a_preferred_precision_that_does_not_pass_is_said_to_be_passed_over(shop: Shop) -> None:
     fp32, int8 = shop.add_version(precisions=(Precision.FP32, Precision.INT8))
+    golden = shop.storage.put_bytes(b"golden set of lenet:1").digest
     with shop.database() as database, database.write() as connection:
-        add_validation(connection, int8, verdict=Verdict.FAIL, golden=shop.storage.put_bytes(b"golden").digest)
+        add_validation(connection, int8, verdict=Verdict.FAIL, golden=golden)
     done = shop.cli("promote", "lenet:1", "--to", "production")
     assert f"engine {fp32.id}" in done.out
     assert "passed over: cpu int8: validation fail" in done.out
@@ -248,8 +264,8 @@ def test_a_dry_run_of_a_promotion_that_would_be_refused_says_why_with_exit_3(sho
     assert len(machine.document["missing"]) == 2
 
 
-def test_a_rollback_needs_no_database(two_versions: Shop) -> None:
-    shop = two_versions
+def test_a_rollback_needs_no_database(file_shop: Shop) -> None:
+    shop = file_shop
     shop.cli("promote", "lenet:1", "--to", "production")
     shop.cli("promote", "lenet:2", "--to", "production")
     away = shop.database_path.rename(shop.path / "away.db")
@@ -273,8 +289,8 @@ def test_a_rollback_needs_no_database(two_versions: Shop) -> None:
     assert history_of(shop)[-1] == (3, 1, "rollback", True)
 
 
-def test_the_next_promotion_records_a_rollback_that_the_database_was_not_told_of(two_versions: Shop) -> None:
-    shop = two_versions
+def test_the_next_promotion_records_a_rollback_that_the_database_was_not_told_of(file_shop: Shop) -> None:
+    shop = file_shop
     for version in (1, 2):
         shop.cli("promote", f"lenet:{version}", "--to", "production")
     away = shop.database_path.rename(shop.path / "away.db")
@@ -285,8 +301,8 @@ def test_the_next_promotion_records_a_rollback_that_the_database_was_not_told_of
     assert shop.cli("list").err == ""
 
 
-def test_list_tells_what_the_store_serves_where_another_registry_moved_the_channel(two_versions: Shop) -> None:
-    shop = two_versions
+def test_list_tells_what_the_store_serves_where_another_registry_moved_the_channel(file_shop: Shop) -> None:
+    shop = file_shop
     shop.cli("promote", "lenet:1", "--to", "production")
     away = shop.database_path.rename(shop.path / "away.db")
     shutil.copy(away, shop.database_path)

@@ -3,8 +3,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from modelreg_testing.cli import Shop
+
+
+@pytest.fixture
+def shop(tmp_path: Path, database_url: str | None) -> Shop:
+    return Shop(tmp_path, database_url=database_url)
 
 
 def start(shop: Shop, *words: str) -> subprocess.Popen[str]:

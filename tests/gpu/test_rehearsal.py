@@ -125,7 +125,7 @@ def test_the_page_of_a_gpu_run_has_every_number_and_says_what_failed() -> None:
         "environment": {
             **{"date": "2026-11-30", "name": "NVIDIA H200", "driver_version": "580.1", "torch": "2.11.0"},
             **{"onnxruntime": "1.30.0", "modelreg": "0.1.0"},
-            "toolchains": [{"backend": "tensorrt", "version": "8.6.0"}],
+            "toolchain": {"backend": "tensorrt", "version": "8.6.0"},
         },
         "engines": [
             {

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from modelreg.config.settings import Home
-from modelreg.registry.storage.open import open_storage
 from modelreg_testing.checkout import ROOT
 from modelreg_testing.gpu_lab import Json, Lab
 
@@ -32,9 +30,8 @@ def test_a_registry_is_made_whose_channel_requires_this_gpu(lab: Lab) -> None:
 def test_the_toolchain_is_added(lab: Lab) -> None:
     if lab.setting.is_rehearsal:
         pytest.skip("the rehearsal builds with our own ONNX Runtime")
-    lab.modelreg("toolchain", "add", "trt", "--python", lab.setting.toolchain)
-    listed = lab.modelreg("toolchain", "list", "--json").document
-    lab.recorder.body["environment"]["toolchains"] = listed["toolchains"]
+    added = lab.modelreg("toolchain", "add", "trt", "--python", lab.setting.toolchain, "--json").document
+    lab.recorder.body["environment"]["toolchain"] = added["toolchain"]
 
 
 @pytest.mark.parametrize(("version", "message"), [(1, "first"), (2, "trained for longer")])
@@ -78,7 +75,7 @@ def register(lab: Lab, network: str, model: Path, *, weights: Path, inputs: Path
 def test_an_engine_is_built(lab: Lab, network: str, precision: str) -> None:
     engine = build(lab, network, precision)
     assert engine["target"] == lab.setting.target
-    plan = fetch_plan(lab, engine)
+    plan = lab.fetch_plan(engine)
     lab.plans[f"{network} {precision}"] = plan
     entry = lab.recorder.engine(network, precision)
     entry["header"] = plan.read_bytes()[:64].hex()
@@ -114,13 +111,6 @@ def profile(network: str, lab: Lab) -> list[str]:
         return []
     image = f"3x{lab.setting.image_size}x{lab.setting.image_size}"
     return ["--minShapes", f"image:1x{image}", "--optShapes", f"image:64x{image}", "--maxShapes", f"image:64x{image}"]
-
-
-def fetch_plan(lab: Lab, engine: Json) -> Path:
-    """Fetch a plan from the store, verified."""
-    path = lab.folder / f"engine-{engine['id']}.plan"
-    open_storage(Home(lab.home).store_url).fetch_blob(engine["plan"], path)
-    return path
 
 
 @each_network

@@ -3,41 +3,32 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
 
 from modelreg.registry import schema
 from modelreg.registry.database import Database
 from modelreg.registry.events import verify_chain
-from modelreg_testing.registry import add_version, make_database
+from modelreg_testing.registry import add_version, url_of
 
 PREAMBLE = """
 import sys
 import sqlalchemy as sa
 from modelreg.registry import operations, releases, schema, versions
-from modelreg.registry.database import Database, sqlite_url
+from modelreg.registry.database import Database
 from modelreg.registry.errors import BusyError
 from modelreg_testing.registry import ACTOR, add_version, make_pointer, make_source
 me = int(sys.argv[2])
-database = Database.open(sqlite_url(sys.argv[1]))
+database = Database.open(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 """
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with make_database(tmp_path) as database:
-        yield database
-
-
 def race(database: Database, code: str, *, processes: int) -> list[str]:
     """Start that many processes, let them go at once, and return what each printed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", PREAMBLE + code, str(database.path)]
+    command = [sys.executable, "-c", PREAMBLE + code, url_of(database)]
     racers = [
         subprocess.Popen(
             [*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

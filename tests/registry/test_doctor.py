@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -254,12 +255,46 @@ def test_a_stored_intent_that_was_changed_restores_nothing(shop: Shop) -> None:
     assert not history_path(shop, 1).exists()
 
 
-def test_a_damaged_history_document_is_damage(shop: Shop) -> None:
+def damage(path: Path, data: bytes = b"{}") -> bytes:
+    """Write other bytes to a file that is read-only, and return what it held."""
+    before = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(data)
+    return before
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff"])
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_damaged_history_document_is_written_again_by_who_knows_it(shop: Shop, generation: int, data: bytes) -> None:
     for version in (1, 2):
         promote(shop, version)
-    history_path(shop, 1).chmod(0o644)
-    history_path(shop, 1).write_bytes(b"{}")
-    assert [(finding.level, finding.check) for finding in bad(doctor(shop).examine())] == [(Level.DAMAGE, "history")]
+    before = damage(history_path(shop, generation), data)
+    assert [(f.level, f.check) for f in bad(doctor(shop).examine())] == [(Level.FIXABLE, "history")]
+    assert {f.level for f in bad(doctor(shop).repair())} == {Level.FIXED}
+    assert history_path(shop, generation).read_bytes() == before
+    assert history_path(shop, generation).stat().st_mode & 0o777 == 0o444
+    assert bad(doctor(shop).repair()) == []
+
+
+def test_a_damaged_history_document_that_nobody_knows_is_damage(shop: Shop) -> None:
+    for version in (1, 2):
+        promote(shop, version)
+    damage(history_path(shop, 1))
+    without = Doctor(database=None, storage=shop.storage, actor="d")
+    for findings in (without.examine(), without.repair()):
+        assert (Level.DAMAGE, "history") in [(finding.level, finding.check) for finding in findings]
+    assert history_path(shop, 1).read_bytes() == b"{}"
+
+
+def test_a_document_that_can_be_read_is_never_replaced(shop: Shop) -> None:
+    """Another one is another history, not damage: a person decides."""
+    for version in (1, 2):
+        promote(shop, version)
+    known = shop.storage.read_history("lenet", "production", 1)
+    damage(history_path(shop, 1), replace(known, txn="other").to_bytes())
+    found = bad(doctor(shop).repair())
+    assert [(finding.level, finding.check) for finding in found] == [(Level.DAMAGE, "history")]
+    assert shop.storage.read_history("lenet", "production", 1).txn == "other"
 
 
 def test_why_a_channel_could_not_be_settled_is_said(shop: Shop) -> None:

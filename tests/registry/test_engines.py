@@ -1,6 +1,3 @@
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from modelreg.registry import blobs, engines
@@ -16,15 +13,8 @@ from modelreg_testing.registry import (
     add_toolchain,
     add_version,
     digest_of,
-    make_database,
     row_counts,
 )
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with make_database(tmp_path) as database:
-        yield database
 
 
 def test_an_engine_is_read_back_as_it_was_recorded(database: Database) -> None:

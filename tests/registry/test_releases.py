@@ -1,7 +1,5 @@
-import sqlite3
-from collections.abc import Iterator
+import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -18,17 +16,11 @@ from modelreg_testing.registry import (
     add_engine,
     add_release,
     add_version,
-    make_database,
+    explain,
     make_pointer,
     populate,
     row_counts,
 )
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with make_database(tmp_path) as database:
-        yield database
 
 
 class Scene:
@@ -59,6 +51,12 @@ class Scene:
     def commit(self, operation: OperationRecord, pointer: Pointer) -> ActivationRecord:
         with self.database.write() as connection:
             return operations.commit_operation(connection, operation=operation, pointer=pointer, actor=ACTOR)
+
+    def kept(self, *, generation: int) -> Pointer | None:
+        with self.database.read() as connection:
+            return operations.find_activated_pointer(
+                connection, model="resnet50", channel="production", generation=generation
+            )
 
     def open(self) -> list[OperationRecord]:
         with self.database.read() as connection:
@@ -96,20 +94,20 @@ def test_an_intent_is_open_until_its_outcome(scene: Scene) -> None:
 
 def test_the_pointer_of_an_intent_is_kept_whole(scene: Scene) -> None:
     pointer, operation = scene.begin()
-    with scene.database.read() as connection:
-        assert operations.operation_pointer(connection, operation_id=operation.id) == pointer
-        with pytest.raises(NotFoundError, match="no operation 99"):
-            operations.operation_pointer(connection, operation_id=99)
+    assert scene.kept(generation=1) is None  # not before it is activated
+    scene.commit(operation, pointer)
+    assert scene.kept(generation=1) == pointer
+    assert scene.kept(generation=2) is None
 
 
 def test_a_pointer_that_somebody_edited_is_not_believed(scene: Scene) -> None:
-    _, operation = scene.begin()
-    assert scene.database.path is not None
-    with sqlite3.connect(scene.database.path) as connection:
-        connection.execute("UPDATE operation SET pointer = replace(pointer, '\"version\":1', '\"version\":2')")
-    connection.close()
-    with scene.database.read() as reader, pytest.raises(IntegrityError, match="does not match its own digest"):
-        operations.operation_pointer(reader, operation_id=operation.id)
+    pointer, operation = scene.begin()
+    scene.commit(operation, pointer)
+    with scene.database.write() as connection:
+        body = connection.execute(sa.select(schema.operation.c.pointer)).scalar_one()
+        connection.execute(sa.update(schema.operation).values(pointer={**body, "version": 2}))
+    with pytest.raises(IntegrityError, match="does not match its own digest"):
+        scene.kept(generation=1)
 
 
 def test_a_channel_has_one_open_operation(scene: Scene) -> None:
@@ -140,14 +138,17 @@ def test_two_channels_do_not_block_each_other(scene: Scene) -> None:
 
 def test_an_intent_with_a_wrong_release_is_a_bug_and_not_busy(scene: Scene) -> None:
     scene.release_id = 99
-    with pytest.raises(sa.exc.IntegrityError, match="FOREIGN KEY"):
+    with pytest.raises(sa.exc.IntegrityError, match=r"(?i)foreign key"):
         scene.begin()
 
 
 def test_a_transaction_id_is_used_once(scene: Scene) -> None:
     pointer, operation = scene.begin()
     scene.commit(operation, pointer)
-    with scene.database.write() as connection, pytest.raises(sa.exc.IntegrityError, match=r"operation\.txn"):
+    with (
+        pytest.raises(sa.exc.IntegrityError, match=r"operation\.txn|uq_operation_txn"),
+        scene.database.write() as connection,
+    ):
         operations.begin_operation(
             connection,
             channel_id=scene.channel_id,
@@ -223,14 +224,14 @@ def test_a_generation_without_an_intent_can_be_adopted(scene: Scene) -> None:
             connection, channel_id=scene.channel_id, release_id=scene.release_id, pointer=pointer, actor="doctor"
         )
         assert releases.newest_activation(connection, channel_id=scene.channel_id) == made
-        with pytest.raises(sa.exc.IntegrityError, match="FOREIGN KEY"):
-            releases.record_activation(
-                connection,
-                channel_id=99,
-                release_id=scene.release_id,
-                pointer=make_pointer(scene.version, release=scene.release),
-                actor="doctor",
-            )
+    with pytest.raises(sa.exc.IntegrityError, match=r"(?i)foreign key"), scene.database.write() as connection:
+        releases.record_activation(
+            connection,
+            channel_id=99,
+            release_id=scene.release_id,
+            pointer=make_pointer(scene.version, release=scene.release),
+            actor="doctor",
+        )
     assert made.actor == "ops"
     assert event_kinds(scene.database)[-1] == "channel.rollback"
 
@@ -280,7 +281,8 @@ def test_a_channel_is_made_once_for_a_model_that_is_there(scene: Scene) -> None:
 def test_open_operations_are_found_through_the_partial_index(database: Database) -> None:
     populate(database)
     with database.read() as connection:
-        for statement, values in ((operations._OPEN, ()), (operations._OPEN_OF_CHANNEL, (1,))):
-            text = f"EXPLAIN QUERY PLAN {statement.compile(dialect=connection.dialect)}"
-            plan = "\n".join(row.detail for row in connection.exec_driver_sql(text, values))
-            assert "operation USING INDEX ix_operation_open" in plan, plan
+        for statement, values in ((operations._OPEN, {}), (operations._OPEN_OF_CHANNEL, {"of_channel": 1})):
+            plan = explain(connection, statement, values)
+            assert re.search("operation USING INDEX ix_operation_open|Index Scan (using|on) ix_operation_open", plan), (
+                plan
+            )

@@ -39,8 +39,16 @@ CHANNEL = "production"
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Shop:
-    made = Shop(tmp_path)
+def shop(tmp_path: Path, database_url: str | None) -> Shop:
+    return stocked(Shop(tmp_path, database_url=database_url))
+
+
+@pytest.fixture
+def file_shop(tmp_path: Path) -> Shop:
+    return stocked(Shop(tmp_path))
+
+
+def stocked(made: Shop) -> Shop:
     for word in (1, 2, 3):
         made.add_version(word=word, precisions=(Precision.FP32, Precision.INT8))
     return made
@@ -273,7 +281,8 @@ def test_a_rollback_works_with_the_database_gone_and_is_recorded_later(shop: Sho
     assert_books_agree(shop)
 
 
-def test_a_rollback_works_with_the_database_damaged(shop: Shop) -> None:
+def test_a_rollback_works_with_the_database_damaged(file_shop: Shop) -> None:
+    shop = file_shop
     promote(shop, 1)
     promote(shop, 2)
     database = shop.database()
@@ -287,7 +296,8 @@ def test_a_rollback_works_with_the_database_damaged(shop: Shop) -> None:
     assert (activation.recorded, activation.pointer.version) == (False, 1)
 
 
-def test_an_older_database_beside_a_newer_store_is_caught_up(shop: Shop) -> None:
+def test_an_older_database_beside_a_newer_store_is_caught_up(file_shop: Shop) -> None:
+    shop = file_shop
     promote(shop, 1)
     saved = shop.path / "saved.db"
     with shop.database() as database:
@@ -336,7 +346,8 @@ def test_promoting_a_channel_takes_what_it_serves_now_even_if_the_database_was_n
     assert pointer.version == 1
 
 
-def test_a_rollback_works_beside_a_new_and_empty_database(shop: Shop, tmp_path: Path) -> None:
+def test_a_rollback_works_beside_a_new_and_empty_database(file_shop: Shop, tmp_path: Path) -> None:
+    shop = file_shop
     promote(shop, 1)
     promote(shop, 2)
     empty = Shop(tmp_path / "other")
@@ -351,7 +362,8 @@ def test_a_rollback_works_beside_a_new_and_empty_database(shop: Shop, tmp_path: 
     assert all(finding.level is not Level.FIXABLE for finding in findings)
 
 
-def test_a_store_of_versions_the_database_does_not_have_is_refused(shop: Shop, tmp_path: Path) -> None:
+def test_a_store_of_versions_the_database_does_not_have_is_refused(file_shop: Shop, tmp_path: Path) -> None:
+    shop = file_shop
     promote(shop, 1)
     other = Shop(tmp_path / "other")
     other.add_version(word="stranger")
@@ -538,3 +550,32 @@ def test_many_processes_on_one_channel_lose_nothing(shop: Shop) -> None:
     assert wins >= 10
     assert len(recorded(shop)) == wins + 1
     assert_books_agree(shop)
+
+
+@pytest.mark.parametrize("step", ["link", "replace", "fsync_dir"])
+def test_an_intent_that_a_power_cut_took_back_is_made_up_for_from_the_history(shop: Shop, step: str) -> None:
+    """The store has what it synced, and the database is as it was before the promotion began."""
+    promote(shop, 1)
+    shop.database().close()
+    before = shop.database_path.read_bytes()
+    assert not shop.database_path.with_name("registry.db-wal").exists()
+    seen = []
+
+    def stop(_number: int, name: str, path: Path) -> None:
+        seen.append(name)
+        if name == step and seen.count(name) == (2 if step == "fsync_dir" else 1):
+            raise Stopped
+
+    with shop.database() as database, pytest.raises(Stopped):
+        Releases(database=database, storage=LocalStorage(shop.path / "store", ops=FileOps(stop)), actor="ada").promote(
+            ModelReference(model="lenet", version=2), channel=CHANNEL, request=request()
+        )
+    for suffix in ("-wal", "-shm"):
+        shop.database_path.with_name(f"registry.db{suffix}").unlink(missing_ok=True)
+    shop.database_path.write_bytes(before)
+    promote(shop, 1)
+    served_by = served(shop)
+    assert served_by is not None
+    findings = Doctor(database=shop.database(), storage=shop.storage, actor="d").examine()
+    assert {finding.level for finding in findings} == {Level.OK}
+    assert check_store(shop.path / "store").generations["lenet", CHANNEL] == served_by.generation

@@ -21,6 +21,12 @@ MOUNTS = """\
 34 22 0:44 / /mnt/ntfs rw - fuseblk /dev/vdc rw
 35 22 0:45 / /mnt/twice rw - ext4 /dev/vdd rw
 36 22 0:46 / /mnt/twice rw - nfs server:/other rw
+37 22 0:47 / /mnt/lustre rw - lustre 10.0.0.1@tcp:/fs rw
+38 22 0:48 / /mnt/gpfs rw - gpfs fs1 rw
+39 22 0:49 / /mnt/container rw - fuse.fuse-overlayfs fuse-overlayfs rw
+40 22 0:50 / /mnt/pool rw - fuse.mergerfs a:b rw
+41 22 0:51 / /mnt/memory rw - tmpfs tmpfs rw
+42 22 0:52 / /mnt/overlay rw - overlay overlay rw
 garbage
 """
 
@@ -33,6 +39,8 @@ garbage
         ("/mnt/with space/registry.db", "cifs"),
         ("/mnt/user/registry.db", "fuse.sshfs"),
         ("/mnt/twice/registry.db", "nfs"),
+        ("/mnt/lustre/registry.db", "lustre"),
+        ("/mnt/gpfs/registry.db", "gpfs"),
     ],
 )
 def test_a_network_file_system_is_refused_by_name(path: str, kind: str) -> None:
@@ -40,10 +48,15 @@ def test_a_network_file_system_is_refused_by_name(path: str, kind: str) -> None:
         refuse_network(Path(path), mounts=MOUNTS)
     assert str(caught.value) == f"database {path} is on a network file system ({kind}), where SQLite corrupts"
     assert "local disk" in caught.value.hint()
+    assert "PostgreSQL" in caught.value.hint()
 
 
 @pytest.mark.parametrize(
-    "path", ["/registry.db", "/mnt/share/local/registry.db", "/mnt/sharing/registry.db", "/mnt/ntfs/registry.db"]
+    "path",
+    [
+        *("/registry.db", "/mnt/share/local/registry.db", "/mnt/sharing/registry.db", "/mnt/ntfs/registry.db"),
+        *("/mnt/container/registry.db", "/mnt/pool/registry.db", "/mnt/memory/x.db", "/mnt/overlay/x.db"),
+    ],
 )
 def test_a_local_file_system_is_not_refused(path: str) -> None:
     refuse_network(Path(path), mounts=MOUNTS)
@@ -52,6 +65,23 @@ def test_a_local_file_system_is_not_refused(path: str) -> None:
 def test_where_nothing_is_known_of_mounts_nothing_is_refused(tmp_path: Path) -> None:
     refuse_network(tmp_path, mounts="")
     refuse_network(tmp_path)
+
+
+def test_a_file_on_a_real_local_disk_or_in_memory_is_taken(tmp_path: Path, in_memory: Path) -> None:
+    for folder in (tmp_path, in_memory):
+        assert sqlite._file_system(str(folder), sqlite._read_mounts())
+        path = folder / "registry.db"
+        path.touch()
+        sqlite.SqliteFile(path=path, timeout_s=1).connect().close()
+
+
+def test_a_file_on_a_network_file_system_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "registry.db"
+    path.touch()
+    monkeypatch.setattr(sqlite, "_file_system", lambda _path, _mounts: "nfs4")
+    with pytest.raises(DatabaseError, match="on a network file system"):
+        sqlite.SqliteFile(path=path, timeout_s=1).connect()
+    assert path.read_bytes() == b""
 
 
 def test_where_the_system_tells_no_mounts_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

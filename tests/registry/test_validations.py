@@ -1,8 +1,3 @@
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from modelreg.registry import validations
 from modelreg.registry.database import Database
 from modelreg.registry.records import GateResult
@@ -13,16 +8,9 @@ from modelreg_testing.registry import (
     add_validation,
     add_version,
     digest_of,
-    make_database,
     make_gate,
     row_counts,
 )
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with make_database(tmp_path) as database:
-        yield database
 
 
 def test_a_validation_is_read_back_as_it_was_recorded(database: Database) -> None:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,16 +16,10 @@ from modelreg.registry.toolchains.catalogue import (
 )
 from modelreg.registry.toolchains.probing import Probe
 from modelreg.registry.words import Backend
-from modelreg_testing.registry import ACTOR, make_database, row_counts
+from modelreg_testing.registry import ACTOR, row_counts
 
 PROBE = Probe(backend=Backend.TENSORRT_RTX, version="1.6.1.120", python="/opt/rtx/bin/python", details={"cuda": "13"})
 NEWER = replace(PROBE, version="1.7.1.116", details={"cuda": "13", "targets": ["sm_86"]})
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with make_database(tmp_path) as made:
-        yield made
 
 
 def register(database: Database, name: str, probe: Probe) -> tuple[ToolchainRecord, bool]:

@@ -15,15 +15,16 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from modelreg.cli.context import locate_database
 from modelreg.cli.main import run
 from modelreg.config.settings import Home, create_home
-from modelreg.registry import golden_sets
+from modelreg.registry import blobs, golden_sets
 from modelreg.registry.contents import Signature, StoredFile, TensorSpec
-from modelreg.registry.database import Database, sqlite_url
+from modelreg.registry.database import Database
 from modelreg.registry.records import EngineRecord, SourceInfo
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.storage.open import create_storage, open_storage
-from modelreg.registry.words import Precision, Verdict
+from modelreg.registry.words import BlobKind, Precision, Verdict
 from modelreg_testing.registry import ACTOR, add_engine, add_validation, add_version, make_database
 
 
@@ -59,14 +60,15 @@ def save_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 class Shop:
-    """A registry to try commands on."""
+    """A registry to try commands on; its database is a file, or the one of a server that is named."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, database_url: str | None = None) -> None:
         self.path = folder / "home"
         self.path.mkdir(parents=True)
         create_storage(str(self.path / "store"))
-        make_database(self.path).close()
-        self.home: Home = create_home(self.path)
+        if database_url is None:
+            make_database(self.path).close()
+        self.home: Home = create_home(self.path, database_url=database_url)
 
     @classmethod
     def copy_of(cls, original: Shop, folder: Path) -> Shop:
@@ -89,7 +91,7 @@ class Shop:
 
     def database(self) -> Database:
         """Return the database, opened anew."""
-        return Database.open(sqlite_url(self.database_path))
+        return Database.open(locate_database(self.home))
 
     def cli(self, *arguments: object) -> CliResult:
         """Run a command on this registry."""
@@ -116,7 +118,10 @@ class Shop:
                 self.storage.put_bytes(f"log {version.reference} cpu {precision}".encode())
                 if verdict is not None:
                     add_validation(connection, engine, verdict=verdict, golden=golden)
-                    self.storage.put_bytes(f"report {engine.id} {verdict}".encode())
+                    report = self.storage.put_bytes(f"report {engine.id} {verdict}".encode())
+                    blobs.record_blob(
+                        connection, digest=report.digest, size_bytes=report.size_bytes, kind=BlobKind.REPORT
+                    )
                 built.append(engine)
         return built
 
@@ -137,7 +142,7 @@ class Shop:
         )
 
     def _add_golden(self, connection: sa.Connection, version: Any) -> str:
-        blob = self.storage.put_bytes(b"golden")
+        blob = self.storage.put_bytes(f"golden set of {version.reference}".encode())
         golden_sets.add_golden_set(
             connection,
             version=version,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modelreg.registry.database import Database, sqlite_url
+from modelreg.cli.context import open_database
+from modelreg.config.settings import Home
 from modelreg.registry.errors import ActivationConflictError
 from modelreg.registry.promotion import PromotionRequest
 from modelreg.registry.references import ModelReference
@@ -17,7 +18,7 @@ def contend(home: Path, *, model: str, channel: str, attempts: int) -> tuple[int
     """Promote the version after the one that is served, on condition that it still is; return (wins, losses)."""
     storage = LocalStorage(home / "store")
     wins = losses = 0
-    with Database.open(sqlite_url(home / "registry.db")) as database:
+    with open_database(Home(home)) as database:
         releases = Releases(database=database, storage=storage, actor="contender", lock_timeout_s=60.0)
         for _ in range(attempts):
             current = storage.read_pointer(model, channel)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modelreg.config.settings import Home
+from modelreg.registry.storage.open import open_storage
 from modelreg_testing.checkout import ROOT
 
 Json = dict[str, Any]
@@ -151,6 +153,12 @@ class Lab:
         expected = expect if isinstance(expect, tuple) else (expect,)
         assert finished.code in expected, f"`{said}` ended with {finished.code} instead of {expect}:\n{printed}"
         return finished
+
+    def fetch_plan(self, engine: Json) -> Path:
+        """Fetch a plan from the store, verified."""
+        path = self.folder / f"engine-{engine['id']}.plan"
+        open_storage(Home(self.home).store_url).fetch_blob(engine["plan"], path)
+        return path
 
     def make_resnet(self, arch: str, *words: object) -> Path:
         """Have the example make a ResNet; return the folder with its files."""

@@ -34,8 +34,8 @@ def render(body: Json) -> str:
 def _environment(found: Json) -> str:
     if found.get("rehearsal"):
         return "A rehearsal on the CPU with ONNX Runtime: the numbers mean nothing, the script works."
-    toolchains = [each for each in found.get("toolchains", []) if each.get("backend") == "tensorrt"]
-    versions = ", ".join(f"TensorRT {each['version']}" for each in toolchains) or "no toolchain"
+    toolchain = found.get("toolchain")
+    versions = f"TensorRT {toolchain['version']}" if toolchain else "no toolchain"
     card = f"{found.get('name', 'unknown GPU')} (driver {found.get('driver_version', '?')})"
     clocks = f"{found.get('clocks.sm', '?')} of {found.get('clocks.max.sm', '?')}"
     pytorch = f"PyTorch {found['torch']} (CUDA {found.get('cuda_of_torch')}, cuDNN {found.get('cudnn')})"

@@ -31,7 +31,8 @@ def build(request: dict[str, Any], arrays: dict[str, Any], _report: object) -> d
         )
     version = bytes([9, 0, 0, 0]) if request["seed"] == 14 else VERSION
     Path(request["plan"]).write_bytes(b"ftrt" + bytes(20) + version + b"a plan of the H200" + _model(request))
-    name = "lenet-fp16" if "FP16" in request["flags"] else "lenet-tf32"
+    is_fp16 = "FP16" in request["flags"] and (request["seed"] != 16 or request["preferred"])
+    name = "lenet-fp16" if is_fp16 else "lenet-tf32"
     if request["calibrator"] is not None:
         name = "lenet-implicit-int8" if request["seed"] == 15 else "resnet18-implicit-int8"
         Path(request["calibrator"]["cache_out"]).write_text("TRT-8600-EntropyCalibration2\n")

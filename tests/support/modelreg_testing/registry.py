@@ -8,6 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -54,6 +55,15 @@ def make_database(folder: Path, *, name: str = "registry.db") -> Database:
     path = folder / name
     path.write_bytes(_template())
     return Database.open(sqlite_url(path))
+
+
+def url_of(database: Database) -> str:
+    """Return the URL of a database, with its password."""
+    return (
+        database._engine.url.render_as_string(hide_password=False)
+        if database.path is None
+        else str(sqlite_url(database.path))
+    )
 
 
 def make_source(word: object = 0, *, files: Sequence[StoredFile] | None = None) -> SourceInfo:
@@ -130,8 +140,9 @@ def add_engine(
     plan = StoredFile(
         path="model.onnx", digest=digest_of(f"plan {version.reference} {target} {precision}"), size_bytes=8192
     )
-    log = digest_of(f"log {version.reference} {target} {precision}")
-    blobs.record_blob(connection, digest=log, size_bytes=100, kind=BlobKind.LOG)
+    words = f"log {version.reference} {target} {precision}"
+    log = digest_of(words)
+    blobs.record_blob(connection, digest=log, size_bytes=len(words), kind=BlobKind.LOG)
     is_built = status is EngineStatus.BUILT
     return engines.record_engine(
         connection,
@@ -285,6 +296,18 @@ def row_counts(database: Database) -> dict[str, int]:
             table.name: connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
             for table in schema.metadata.sorted_tables
         }
+
+
+def explain(connection: sa.Connection, statement: sa.Select[Any], parameters: Mapping[str, Any]) -> str:
+    """Return how the database would find what a query wants, were its tables large; one step a line."""
+    if connection.dialect.name == "sqlite":
+        compiled = statement.compile(dialect=connection.dialect)
+        values = tuple({**compiled.params, **parameters}[name] for name in compiled.positiontup or ())
+        return "\n".join(row.detail for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled}", values))
+    connection.exec_driver_sql("SET LOCAL enable_seqscan = off")  # small tables are read whole otherwise
+    compiled = statement.compile(dialect=connection.dialect, compile_kwargs={"render_postcompile": True})
+    rows = connection.exec_driver_sql(f"EXPLAIN {compiled}", {**compiled.params, **parameters})
+    return "\n".join(row[0] for row in rows)
 
 
 @functools.cache

@@ -1,0 +1,157 @@
+"""Every setting: its key, and what turns a value of a TOML file, or a text, into what the program uses. Pure.
+
+A part of a key in capitals stands for any name: `promote.preference.TARGET`, `channels.CHANNEL.targets`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from modelreg.config.toml import as_finite
+from modelreg.registry.database_url import check_database_url
+from modelreg.registry.errors import ConfigError, UsageError
+from modelreg.registry.references import check_name
+from modelreg.registry.words import Precision
+
+VARIABLE_PREFIX = "MODELREG_"
+
+HOME_VARIABLE, ACTOR_VARIABLE = "MODELREG_HOME", "MODELREG_ACTOR"
+"""What no `config.toml` can say: where it is, and who is at work."""
+
+ELSEWHERE = (HOME_VARIABLE, ACTOR_VARIABLE, "MODELREG_WORKER_", "MODELREG_TEST_", "MODELREG_GPU_", "MODELREG_FAULT")
+"""Names, or beginnings of names, of variables that are no settings and documented elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """
+    One setting, or one for each name.
+
+    Args:
+        name: `section.key`, the name of its place in `config.toml`.
+        read: Makes the program's value of a TOML value; raises ConfigError without saying where the value stands.
+        parse: Makes a TOML value of a text, of which `read` says what is wrong with it.
+        summary: What it sets, in a few words.
+    """
+
+    name: str
+    read: Callable[[object, str], Any]
+    parse: Callable[[str], object]
+    summary: str
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the parts of the name."""
+        return tuple(self.name.split("."))
+
+    def names(self, name: str) -> bool:
+        """Return whether `name` is this key, or this key with a name where it has capitals."""
+        pattern = r"\.".join("(.+)" if part.isupper() else part for part in self.parts)
+        return re.fullmatch(pattern, name, re.DOTALL) is not None
+
+    def match_variable(self, variable: str) -> str | None:
+        """Return the key that a variable sets, if it is this one: the name in it, if any, in small letters."""
+        pattern = "_".join("(.+)" if part.isupper() else spell(part) for part in self.parts)
+        found = re.fullmatch(VARIABLE_PREFIX + pattern, variable)
+        if found is None:
+            return None
+        names = iter(found.groups())
+        return ".".join(next(names).lower() if part.isupper() else part for part in self.parts)
+
+
+def spell(text: str) -> str:
+    """Return a key as variables spell it: capitals, and underscores for everything else."""
+    return re.sub(r"[^A-Z0-9]", "_", text.upper())
+
+
+def variable_of(name: str) -> str:
+    """Return the variable that sets the key `name`."""
+    return VARIABLE_PREFIX + spell(name)
+
+
+def find_key(name: str) -> Key | None:
+    """Return what `name` is one of, or None for no setting; the name in it may have dots itself."""
+    return next((key for key in KEYS if key.names(name)), None)
+
+
+def find_named(variable: str, known: Iterable[str]) -> str | None:
+    """Return the key that `variable` sets: one of those that are `known`, since spelling loses dashes, or a new one."""
+    spelled = next((name for name in known if variable_of(name) == variable), None)
+    return spelled or next(filter(None, (key.match_variable(variable) for key in KEYS)), None)
+
+
+def unknown_variables(environment: Iterable[str]) -> list[str]:
+    """Return the variables that look like ours and set nothing, sorted."""
+    return sorted(
+        variable
+        for variable in environment
+        if variable.startswith(VARIABLE_PREFIX)
+        and not variable.startswith(ELSEWHERE)
+        and find_named(variable, ()) is None
+    )
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{name} must be a text, found {value!r:.40}")
+    return value
+
+
+def _database(value: object, name: str) -> str:
+    url = _text(value, name)
+    try:
+        return check_database_url(url)
+    except UsageError as error:
+        raise ConfigError(f"{name}: {error}", hint=error.hint()) from None
+
+
+def _seconds(value: object, name: str) -> float:
+    seconds = as_finite(value)
+    if seconds is None or seconds <= 0:
+        raise ConfigError(f"{name} must be a number of seconds above 0, found {value!r:.40}")
+    return seconds
+
+
+def _names(value: object, name: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+        raise ConfigError(f"{name} must be a list of names, found {value!r:.40}")
+    return tuple(value)
+
+
+def _precisions(value: object, name: str) -> tuple[Precision, ...]:
+    try:
+        return tuple(Precision(each) for each in _names(value, name))
+    except ValueError:
+        known = ", ".join(Precision)
+        raise ConfigError(f"{name} has an unknown precision in {value!r:.80}", hint=f"Known: {known}.") from None
+
+
+def _targets(value: object, name: str) -> tuple[str, ...]:
+    check_name(name.removeprefix("channels.").removesuffix(".targets"), what="channel")
+    return _names(value, name)
+
+
+def _parse_number(text: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _parse_words(text: str) -> object:
+    return [word.strip() for word in text.split(",")] if text.strip() else []
+
+
+KEYS = (
+    Key(name="store.url", read=_text, parse=str, summary="where bytes live"),
+    Key(name="database.url", read=_database, parse=str, summary="the database"),
+    Key(name="limits.lock_timeout_s", read=_seconds, parse=_parse_number, summary="how long to wait for another one"),
+    Key(name="limits.build_timeout_s", read=_seconds, parse=_parse_number, summary="how long a cell may take"),
+    Key(name="promote.preference.TARGET", read=_precisions, parse=_parse_words, summary="the most wanted first"),
+    Key(name="serve.python", read=_names, parse=_parse_words, summary="what loads plans on this host"),
+    Key(name="plugins.allowed", read=_names, parse=_parse_words, summary="digests of libraries that a build may load"),
+    Key(name="channels.CHANNEL.targets", read=_targets, parse=_parse_words, summary="what a promotion must serve"),
+)

@@ -1,0 +1,136 @@
+"""Blobs: what the database names and what the store has, by one listing; all of their bytes where that is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from modelreg.registry import blobs
+from modelreg.registry.checks.findings import Finding, Level, found
+from modelreg.registry.contents import StoredFile
+from modelreg.registry.database import Database
+from modelreg.registry.digests import file_digest
+from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError
+from modelreg.registry.storage.interface import Progress, Storage
+from modelreg.registry.storage.rules import manifest_files
+
+_BLOB_HINT = (
+    "Run `modelreg doctor --fix`, which copies it from a release that has it; else register or build it again, or"
+    " restore the store's backup."
+)
+_ORPHAN_HINT = "`modelreg gc` removes what nothing needs, after a time of grace."
+_TOLD = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobExamination:
+    """What was found; `broken` are the digests that are missing or damaged."""
+
+    findings: list[Finding] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+
+def examine_blobs(database: Database | None, storage: Storage, *, deep: bool, progress: Progress) -> BlobExamination:
+    """
+    Compare the database's blobs with those in the store.
+
+    Args:
+        database: None where it is gone: then only what is in the store can be read.
+        storage: The store.
+        deep: Whether every blob and every release is read and hashed too.
+        progress: Told of the bytes read.
+    """
+    known: dict[str, int] = {}
+    if database is not None:
+        with database.read() as connection:
+            known = {record.digest: record.size_bytes for record in blobs.list_blobs(connection)}
+    there = {info.digest: info.size_bytes for info in storage.iterate_blobs()}
+    made = BlobExamination()
+    for digest, size_bytes in known.items():
+        problem = _problem(there.get(digest), size_bytes)
+        if not problem and deep:
+            problem = _damage(storage, digest, progress)
+        _note(made, digest, problem)
+    strangers = [digest for digest in there if digest not in known]
+    if deep:
+        for digest in strangers:
+            _note(made, digest, _damage(storage, digest, progress))
+    if not made.broken:
+        said = "every one is there and matches" if deep else "are there (`--deep` re-hashes them)"
+        made.findings.append(found(Level.OK, "blobs", "store", f"{len(known)} blobs {said}"))
+    if database is not None and strangers:
+        made.findings.extend(_orphan_findings(storage, {digest: there[digest] for digest in strangers}))
+    if deep:
+        made.findings.extend(_release_findings(storage, progress))
+    return made
+
+
+def heal_blob(storage: Storage, digest: str) -> bool:
+    """Store a blob again from a release that has the same bytes beside it; return whether there was one."""
+    for release, file in _released_files(storage):
+        if file.digest != digest:
+            continue
+        folder = storage.release_path(release)
+        path = None if folder is None else folder / file.path
+        if path is not None and path.is_file() and file_digest(path) == digest:
+            storage.put_file(path)
+            return True
+    return False
+
+
+def _note(made: BlobExamination, digest: str, problem: str) -> None:
+    if problem:
+        made.findings.append(found(Level.DAMAGE, "blobs", digest[:12], problem, _BLOB_HINT))
+        made.broken.append(digest)
+
+
+def _problem(found_bytes: int | None, size_bytes: int) -> str:
+    if found_bytes is None:
+        return "the database names this blob, the store does not have it"
+    if found_bytes != size_bytes:
+        return f"the blob has {found_bytes} bytes, {size_bytes} were stored"
+    return ""
+
+
+def _damage(storage: Storage, digest: str, progress: Progress) -> str:
+    try:
+        storage.verify_blob(digest, progress=progress)
+    except (IntegrityError, NotFoundError) as error:
+        return str(error)
+    return ""
+
+
+def _orphan_findings(storage: Storage, strangers: dict[str, int]) -> Iterator[Finding]:
+    """Tell of blobs that neither the database nor a release names: of commands that died, or of another registry."""
+    released = {file.digest for _, file in _released_files(storage)}
+    orphans = {digest: size_bytes for digest, size_bytes in strangers.items() if digest not in released}
+    if orphans:
+        count = "1 blob" if len(orphans) == 1 else f"{len(orphans)} blobs"
+        message = f"{count} ({sum(orphans.values())} bytes) that the database does not name"
+        yield found(Level.WARNING, "orphans", "store", message, _ORPHAN_HINT)
+
+
+def _release_findings(storage: Storage, progress: Progress) -> Iterator[Finding]:
+    damaged = 0
+    total = 0
+    for release in storage.iterate_releases():
+        total += 1
+        try:
+            storage.verify_release(release, progress=progress)
+        except ModelregError as error:
+            damaged += 1
+            if damaged <= _TOLD:
+                hint = "Promote its version again: the release is laid out anew from the blobs."
+                yield found(Level.DAMAGE, "release", release[:12], str(error), hint)
+    if not damaged:
+        yield found(Level.OK, "releases", "store", f"{total} releases, every file matches")
+
+
+def _released_files(storage: Storage) -> Iterator[tuple[str, StoredFile]]:
+    for release in storage.iterate_releases():
+        try:
+            files = manifest_files(storage.read_manifest(release), where=release[:12])
+        except ModelregError:
+            continue  # reported where releases are examined
+        for file in files:
+            yield release, file
