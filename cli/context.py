@@ -41,12 +41,14 @@ class Invocation:
         if self._warned:
             return
         self._warned = True
-        from modelreg.config.unknown import describe_unknown
+        from modelreg.config.keys import unknown_variables
 
-        for warning in describe_unknown(os.environ):
+        if unknown_variables(os.environ):
             from modelreg.cli.render import print_warning
+            from modelreg.config.unknown import describe_unknown
 
-            print_warning(warning)
+            for warning in describe_unknown(os.environ):
+                print_warning(warning)
 
     def find_store_url(self) -> str:
         """
@@ -140,6 +142,19 @@ def locate_database(home: Home) -> str | URL:
 
     path = home.database_path
     return home.database_url if path is None else sqlite_url(path)
+
+
+def locate_given_database(url: str) -> str | URL:
+    """
+    Return the URL of a database that an option names; a file's path is one from here.
+
+    Raises:
+        UsageError: It names none.
+    """
+    from modelreg.registry.database import sqlite_url
+    from modelreg.registry.database_url import check_database_url
+
+    return check_database_url(url) if "://" in url else sqlite_url(Path(check_database_url(url)).absolute())
 
 
 def open_database_if_usable(home: Home, *, doing: str) -> Database | None:

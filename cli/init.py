@@ -97,7 +97,8 @@ def command(
         )
         return
     did = "is a registry already" if existed else "would be made a registry" if dry_run else "is a registry now"
-    print_line(f"{home.path} {did}, store {store_url}")
+    server = f", database {mask_secrets(home.database_url)}" if home.database_path is None else ""
+    print_line(f"{home.path} {did}, store {store_url}{server}")
     if not existed and not dry_run:
         print_note("next: modelreg register NAME MODEL.onnx")
 

@@ -50,7 +50,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "layers": "Show which module of the reference is which tensor.",
         "store": "Check what a store's server can be trusted with.",
         "config": "Show the settings, and where each comes from.",
-        "db": "Back up, restore or upgrade the database.",
+        "db": "Back up, restore, upgrade or copy the database.",
     },
 }
 """Every command and its one line of help; each lives in the module of its name, with underscores for dashes."""

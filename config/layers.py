@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from modelreg.config.keys import KEYS, VARIABLE_PREFIX, find_key, find_named
 from modelreg.config.toml import Table, read_toml, require_keys
 from modelreg.registry.errors import ConfigError, UsageError
-from modelreg.registry.suggestions import say_close
 
 _DEFAULTS = Path(__file__).with_name("settings.toml")
 _SHAPES = {"promote.preference": " of target = [precisions]", "channels": ": one table per channel"}
@@ -33,16 +31,14 @@ class OriginKind(str, Enum):
         return self.value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(NamedTuple):  # as `Key`
     """Where a value comes from: `place` is the file, the variable or the flag; empty for a default."""
 
     kind: OriginKind
     place: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class Resolved(NamedTuple):  # as `Key`
     """Every setting's value by key, of the type that its key says, and its origin."""
 
     values: Mapping[str, Any]
@@ -77,7 +73,7 @@ def resolve(path: Path | None, *, environment: Mapping[str, str], flags: Iterabl
             origins[name] = Origin(kind=OriginKind.VARIABLE, place=variable)
     for name, text in flags:
         if find_key(name) is None:
-            raise UsageError(f"--set: there is no setting {name[:80]!r}", hint=say_close(name, raw) or SET_HINT)
+            raise _unknown_flag(name, raw)
         raw[name] = _parse(name, text)
         origins[name] = Origin(kind=OriginKind.FLAG, place="--set")
     return Resolved(values={name: _read(name, value, origins[name]) for name, value in raw.items()}, origins=origins)
@@ -93,6 +89,12 @@ def locate_origin(origin: Origin, name: str) -> tuple[str, int | None]:
         return origin.place, find_lines(Path(origin.place).read_text(encoding="utf-8")).get(name)
     except (OSError, ValueError):
         return origin.place, None
+
+
+def _unknown_flag(name: str, known: Iterable[str]) -> UsageError:
+    from modelreg.registry.suggestions import say_close  # noqa: PLC0415 - only to be shown
+
+    return UsageError(f"--set: there is no setting {name[:80]!r}", hint=say_close(name, known) or SET_HINT)
 
 
 def _parse(name: str, text: str) -> object:

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from modelreg.registry import events
 from modelreg.registry.database import Database
 from modelreg.registry.digests import file_digest
@@ -35,6 +37,18 @@ class Backup:
     head: ChainAnchor | None
 
 
+def require_file(url: str, destination: Path) -> None:
+    """
+    Check that a database is a file, which we copy; needs no driver.
+
+    Raises:
+        UsageError: It is a server's, whose own tool is named.
+    """
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        raise _is_a_server(parsed.render_as_string(hide_password=True), destination)
+
+
 def check_destination(database: Database, destination: Path, *, replace: bool) -> None:
     """
     Check that a backup can be written there, before anything is.
@@ -45,10 +59,7 @@ def check_destination(database: Database, destination: Path, *, replace: bool) -
     """
     source = database.path
     if source is None:
-        raise UsageError(
-            f"database {database.name} is a server's, which backs itself up",
-            hint=f"Run: pg_dump --format=custom --file={destination} {database.name}",
-        )
+        raise _is_a_server(database.name, destination)
     if destination.absolute() in {source, *(source.with_name(source.name + each) for each in ("-wal", "-shm"))}:
         raise UsageError(f"{destination} is the database itself", hint="Name another file.")
     if not destination.parent.is_dir():
@@ -57,6 +68,19 @@ def check_destination(database: Database, destination: Path, *, replace: bool) -
         raise UsageError(f"{destination} is a folder", hint="Name a file in it.")
     if os.path.lexists(destination) and not replace:
         raise UsageError(f"{destination} is there already", hint="Name a new file, or replace it with --force.")
+
+
+def _is_a_server(name: str, destination: Path) -> UsageError:
+    return UsageError(
+        f"database {name} is a server's, which backs itself up",
+        hint=f"Run: pg_dump --format=custom --file={destination} {server_address(name)}",
+    )
+
+
+def server_address(name: str) -> str:
+    """Return a server's database as its own tools take it: no driver in the scheme, and no password."""
+    scheme, _, rest = name.partition("://")
+    return f"{scheme.partition('+')[0]}://{rest.replace(':***@', '@')}"
 
 
 def make_backup(database: Database, destination: Path, *, replace: bool) -> Backup:

@@ -24,7 +24,7 @@ from modelreg.registry.digests import canonical_json
 from modelreg.registry.errors import BusyError, DatabaseError, ModelregError, UsageError
 from modelreg.registry.revisions import REVISION, check_revision
 from modelreg.registry.rows import UnreadableRowError
-from modelreg.registry.sqlite import SYNCED, UNSYNCED, SqliteFile, translate
+from modelreg.registry.sqlite import SYNCED, UNSYNCED, SqliteFile, find_damage, find_orphans, translate
 
 if TYPE_CHECKING:
     from modelreg.registry.postgresql import PostgresqlServer
@@ -252,9 +252,9 @@ class Database:
 
         try:
             with self.read() as connection:
-                found = _check_file(connection) if self._file else []
+                found = find_damage(_raw(connection), most=_TOLD) if self._file else []
                 unreadable = list(islice(find_unreadable(connection), _TOLD)) if rows and not found else []
-                orphans = _find_orphans(connection) if self._file else []  # a server never lets go of its checks
+                orphans = find_orphans(_raw(connection)) if self._file else []  # a server never lets go of its checks
         except DatabaseError as error:
             return [str(error)]
         return found + orphans + unreadable
@@ -345,16 +345,6 @@ def _open_file(file: SqliteFile) -> sa.Engine:
     return sa.create_engine(
         "sqlite://", creator=file.connect, poolclass=sa.pool.QueuePool, pool_reset_on_return=None, **_JSON
     )
-
-
-def _check_file(connection: sa.Connection) -> list[str]:
-    rows = _raw(connection).execute(f"PRAGMA integrity_check({_TOLD})")
-    return [row[0] for row in rows if row[0] != "ok"]
-
-
-def _find_orphans(connection: sa.Connection) -> list[str]:
-    broken = _raw(connection).execute("PRAGMA foreign_key_check").fetchall()
-    return [f"row {row[1]} of {row[0]} refers to a missing row of {row[2]}" for row in broken]
 
 
 def _is_read(connection: sa.Connection) -> bool:

@@ -11,9 +11,10 @@ SERVER_SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 FORMS = "Write a file name, or postgresql://USER@HOST/DATABASE; a password is best kept in ~/.pgpass or PGPASSWORD."
 _QUOTE_HINT = "In a user, a password or a database write %40 for @, %2F for /, %3A for : and %23 for #."
 
-_SECRET = re.compile(r"(?i)([?&](?:password|sslpassword)=)[^&]*")
-_AUTHORITY = re.compile(r"([a-z0-9+]+://)([^/?#]*)(.*)", re.DOTALL)
-_KEYWORDS = re.compile(r"\b(?:password|host|dbname)\s*=")
+# Not compiled here: every command reads this module, and few need the patterns.
+_HIDDEN = r"(?i)([?&](?:password|sslpassword)=)[^&]*"
+_AUTHORITY = r"(?s)([a-z0-9+]+://)([^/?#]*)(.*)"
+_KEYWORDS = r"\b(?:password|host|dbname)\s*="
 
 
 def is_server(url: str) -> bool:
@@ -29,11 +30,11 @@ def mask_secrets(url: str) -> str:
     """
     scheme, found, rest = url.partition("://")
     if not found:
-        return "***" if _KEYWORDS.search(url) else url
+        return "***" if re.search(_KEYWORDS, url) else url
     before, at, after = rest.rpartition("@")
     if at and ":" in before:
         rest = f"{before.partition(':')[0]}:***@{after}"
-    return _SECRET.sub(r"\1***", f"{scheme}://{rest}")
+    return re.sub(_HIDDEN, r"\1***", f"{scheme}://{rest}")
 
 
 def has_password(url: str) -> bool:
@@ -51,14 +52,14 @@ def check_database_url(url: str) -> str:
     if "\0" in url or not url:
         raise UsageError("a database has no such name", hint=FORMS)
     if "://" not in url:
-        if _KEYWORDS.search(url):
+        if "=" in url and re.search(_KEYWORDS, url):
             raise UsageError("a database is named by a URL, not by keywords", hint=FORMS)
         return url
     if url.startswith(SQLITE_SCHEME):
         return url
     if not url.startswith(SERVER_SCHEMES):
         raise UsageError(f"{url.partition('://')[0][:40]!r} is no kind of database", hint=FORMS)
-    match = _AUTHORITY.fullmatch(url)
+    match = re.fullmatch(_AUTHORITY, url)
     if match is None or match[2].count("@") > 1 or "@" in match[3] or "#" in url:
         raise UsageError(f"the database's URL {mask_secrets(url)[:200]} cannot be read", hint=_QUOTE_HINT)
     return url

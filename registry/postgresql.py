@@ -5,6 +5,7 @@ Imported only where a database is on a server.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +65,9 @@ _BY_STATE: dict[str, tuple[type[ModelregError], str, str | None]] = {
 _BY_TEXT = (
     ("password authentication failed", "28P01"),
     ("no password supplied", "28P01"),
-    ("pg_hba.conf", "28000"),
-    ("does not exist", "3D000"),
+    (r"pg_hba\.conf", "28000"),
+    (r'database ".*" does not exist', "3D000"),
+    (r'role ".*" does not exist', "28000"),
     ("too many clients", "53300"),
     ("connection slots are reserved", "53300"),
     ("too many connections", "53300"),
@@ -207,4 +209,4 @@ def _missing_defaults(url: sa.URL) -> dict[str, str]:
 
 
 def _guess_state(told: str) -> str:
-    return next((state for text, state in _BY_TEXT if text in told), "")
+    return next((state for pattern, state in _BY_TEXT if re.search(pattern, told)), "")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelreg.registry import events, releases
-from modelreg.registry.backups import Backup, read_backup
+from modelreg.registry.backups import Backup, read_backup, server_address
 from modelreg.registry.channel_states import compare, read_channel_state
 from modelreg.registry.database import Database, sqlite_url
 from modelreg.registry.errors import (
@@ -101,7 +101,7 @@ def plan_restore(path: Path, *, database: Path | None, name: str, storage: Stora
     if database is None:
         raise UsageError(
             f"database {name} is a server's, which restores itself",
-            hint=f"Run: pg_restore --clean --if-exists --dbname={name} {path}",
+            hint=f"Run: pg_restore --clean --if-exists --dbname={server_address(name)} {path}",
         )
     if path.absolute() == database:
         raise UsageError(f"{path} is the database itself", hint="Name a backup.")

@@ -223,6 +223,17 @@ def refuse_network(path: Path, *, mounts: str | None = None) -> None:
         )
 
 
+def find_damage(connection: sqlite3.Connection, *, most: int) -> list[str]:
+    """Return what SQLite's own check says is wrong, `most` lines at most; reads all of the file."""
+    return [row[0] for row in connection.execute(f"PRAGMA integrity_check({most})") if row[0] != "ok"]
+
+
+def find_orphans(connection: sqlite3.Connection) -> list[str]:
+    """Return a line for each row that refers to a row that is not there."""
+    broken = connection.execute("PRAGMA foreign_key_check").fetchall()
+    return [f"row {row[1]} of {row[0]} refers to a missing row of {row[2]}" for row in broken]
+
+
 def lack_of_room(folder: Path) -> str:
     """Return what keeps a folder's disk from taking another file, empty where nothing does or it does not say."""
     try:

@@ -11,13 +11,14 @@ from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
 from modelreg.registry.digests import file_digest
 from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError
-from modelreg.registry.storage.interface import Progress, Storage
+from modelreg.registry.storage.interface import KeepsFiles, Progress, Storage
 from modelreg.registry.storage.rules import manifest_files
 
 _BLOB_HINT = (
     "Run `modelreg doctor --fix`, which copies it from a release that has it; else register or build it again, or"
     " restore the store's backup."
 )
+_GUARD_HINT = "A blob is one read-only file: take the write permission away, and remove its other name."
 _ORPHAN_HINT = "`modelreg gc` removes what nothing needs, after a time of grace."
 _TOLD = 20
 
@@ -60,6 +61,7 @@ def examine_blobs(database: Database | None, storage: Storage, *, deep: bool, pr
         made.findings.append(found(Level.OK, "blobs", "store", f"{len(known)} blobs {said}"))
     if database is not None and strangers:
         made.findings.extend(_orphan_findings(storage, {digest: there[digest] for digest in strangers}))
+    made.findings.extend(_guard_findings(storage))
     if deep:
         made.findings.extend(_release_findings(storage, progress))
     return made
@@ -108,6 +110,17 @@ def _orphan_findings(storage: Storage, strangers: dict[str, int]) -> Iterator[Fi
         count = "1 blob" if len(orphans) == 1 else f"{len(orphans)} blobs"
         message = f"{count} ({sum(orphans.values())} bytes) that the database does not name"
         yield found(Level.WARNING, "orphans", "store", message, _ORPHAN_HINT)
+
+
+def _guard_findings(storage: Storage) -> Iterator[Finding]:
+    """Tell of blobs that another program could change in place: their digests would be found wrong only when read."""
+    if not isinstance(storage, KeepsFiles):
+        return
+    found_so = list(storage.unguarded_blobs())
+    for digest, how in found_so[:_TOLD]:
+        yield found(Level.WARNING, "blobs", digest[:12], f"the blob {how}", _GUARD_HINT)
+    if len(found_so) > _TOLD:
+        yield found(Level.WARNING, "blobs", "store", f"{len(found_so) - _TOLD} more blobs like that", _GUARD_HINT)
 
 
 def _release_findings(storage: Storage, progress: Progress) -> Iterator[Finding]:

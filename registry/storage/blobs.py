@@ -183,6 +183,20 @@ class LocalBlobs:
                 if prefix.is_dir(follow_symlinks=False):
                     yield from _blobs_in(prefix)
 
+    def unguarded(self) -> Iterator[tuple[str, str]]:
+        """Yield the digest of each blob that can be changed in place, and how."""
+        for info in self.iterate_blobs():
+            with suppress(FileNotFoundError):
+                if how := _opening(self._layout.blob(info.digest).lstat()):
+                    yield info.digest, how
+
+
+def _opening(state: os.stat_result) -> str:
+    """Return how somebody could change a blob in place, empty where nobody can without meaning to."""
+    if state.st_mode & 0o222:
+        return f"is writable (mode {stat.S_IMODE(state.st_mode):o})"
+    return f"has {state.st_nlink} names" if state.st_nlink > 1 else ""
+
 
 def _holds(path: Path, data: bytes) -> bool:
     """Return whether a file is there with these bytes, read-only and under one name."""

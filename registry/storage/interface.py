@@ -186,6 +186,15 @@ class Served(Protocol):
 
 
 @runtime_checkable
+class KeepsFiles(Protocol):
+    """A store whose blobs are files, which other programs can reach."""
+
+    def unguarded_blobs(self) -> Iterator[tuple[str, str]]:
+        """Yield the digest of each blob that can be changed in place, and how: it is writable, or has another name."""
+        ...
+
+
+@runtime_checkable
 class RestoresHistory(Protocol):
     """A store that takes back a history document which it lost, and a pointer that is behind its history."""
 

@@ -102,6 +102,10 @@ class LocalStorage:
         """Yield every blob, in no order, without reading contents."""
         return self._blobs.iterate_blobs()
 
+    def unguarded_blobs(self) -> Iterator[tuple[str, str]]:
+        """Yield the digest of each blob that can be changed in place, and how: it is writable, or has another name."""
+        return self._blobs.unguarded()
+
     # -- upkeep --------------------------------------------------------------------------------------------
     def leftovers(self) -> list[Leftover]:
         """Return what writers left behind or are at: `tmp/`, and temporary files beside pointers."""

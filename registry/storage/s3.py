@@ -34,9 +34,23 @@ from modelreg.registry.storage.s3_releases import S3Releases
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quirks:
-    """What a server does differently, as its check found."""
+    """What a server does differently, as its check found.
+
+    `bare_etags`: it wants ETags without quotes in conditions. `checks_parts`: it refuses a part of an upload whose
+    bytes do not have the SHA-256 that was stated, so nobody need hash them a second time here.
+    """
 
     bare_etags: bool = False
+    checks_parts: bool = False
+
+    def to_json(self) -> dict[str, bool]:
+        """Return them as they stand in `FORMAT`."""
+        return {"bare_etags": self.bare_etags, "checks_parts": self.checks_parts}
+
+    @classmethod
+    def from_json(cls, body: dict[str, object]) -> Quirks:
+        """Read them back; what an earlier program did not note is not relied on."""
+        return cls(bare_etags=bool(body.get("bare_etags")), checks_parts=bool(body.get("checks_parts")))
 
 
 class S3Storage:
@@ -66,7 +80,7 @@ class S3Storage:
 
     def _set_up(self, client: S3Client, quirks: Quirks) -> None:
         self._location = client.location
-        self._objects = S3Objects(client, bare_etags=quirks.bare_etags)
+        self._objects = S3Objects(client, bare_etags=quirks.bare_etags, checks_parts=quirks.checks_parts)
         self._blobs = S3Blobs(self._objects)
         self._releases = S3Releases(self._objects, self._blobs)
         self._channels = S3Channels(self._objects, self._releases)
@@ -136,7 +150,7 @@ class S3Storage:
         found = self._objects.read(FORMAT_NAME)
         if found is None:
             return
-        body = json.loads(found.data) | {"bare_etags": quirks.bare_etags, "checked_at": iso(utc_now())}
+        body = json.loads(found.data) | quirks.to_json() | {"checked_at": iso(utc_now())}
         if self._objects.replace(FORMAT_NAME, (json.dumps(body) + "\n").encode(), etag=found.etag) is Written.YES:
             self._format, _ = _read_format(self._objects)
 
@@ -279,7 +293,7 @@ def _new_format(quirks: Quirks) -> bytes:
     body = {
         "format": FORMAT,
         "uuid": os.urandom(16).hex(),
-        "bare_etags": quirks.bare_etags,
+        **quirks.to_json(),
         "checked_at": iso(utc_now()),
     }
     return (json.dumps(body) + "\n").encode()
@@ -295,7 +309,7 @@ def _read_format(objects: S3Objects) -> tuple[bytes, Quirks]:
         )
     try:
         body = json.loads(found.data)
-        number, quirks = body["format"], Quirks(bare_etags=bool(body.get("bare_etags")))
+        number, quirks = body["format"], Quirks.from_json(body)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise StoreFormatError(
             f"{objects.where(FORMAT_NAME)} cannot be read: the store is damaged, or not one of ours"

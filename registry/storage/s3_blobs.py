@@ -21,8 +21,9 @@ from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import BlobInfo, Progress, no_progress
 from modelreg.registry.storage.offered import OfferedFile, offered_file
 from modelreg.registry.storage.rules import check_digest
-from modelreg.registry.storage.s3_multipart import FilledPart, composite_sha256, read_parts, upload_file
-from modelreg.registry.storage.s3_objects import Head, S3Objects, sha256_base64, to_base64
+from modelreg.registry.storage.s3_multipart import composite_sha256, upload_file
+from modelreg.registry.storage.s3_objects import Head, S3Objects, to_base64
+from modelreg.registry.storage.s3_parts import PartHasher
 from modelreg.registry.storage.s3_protocol import Written
 from modelreg.registry.storage.s3_reading import BlobReader, PieceReader
 from modelreg.registry.storage.writing import TEMPORARY_SUFFIX, discard, nonce, write_hashing
@@ -71,20 +72,30 @@ class S3Blobs:
         raise StorageError(f"store key {self._objects.where(path)} can be neither created nor replaced")
 
     def _put_large(self, source: OfferedFile, *, progress: Progress) -> BlobInfo:
-        """Hash the file, and upload it unless the store has it."""
-        digest, size_bytes = copy_hashing(source.read, None, expected_bytes=source.size_bytes, progress=no_progress)
+        """Hash the file, whole and by parts in one reading, and upload it unless the store has it."""
+        hasher = PartHasher(part_bytes=self._limits.part_size(source.size_bytes))
+        digest, size_bytes = copy_hashing(
+            source.read, hasher.update, expected_bytes=source.size_bytes, progress=no_progress
+        )
         source.require_unchanged()
-        info = BlobInfo(digest=digest, size_bytes=size_bytes)
+        info, parts = BlobInfo(digest=digest, size_bytes=size_bytes), hasher.finish()
+        composite = composite_sha256(parts)
 
         def is_stored() -> bool:
             head = self._objects.head(_path(digest))
-            return head is not None and self._is_sound(info, head, composite=self._hash_parts(source, head))
+            return head is not None and self._is_sound(info, head, composite=composite)
 
         if is_stored():
             progress(size_bytes)
             return info
-        composite = upload_file(
-            self._objects, _path(digest), source, digest=digest, is_there=is_stored, progress=progress
+        upload_file(
+            self._objects,
+            _path(digest),
+            source,
+            digest=digest,
+            parts=parts,
+            is_there=is_stored,
+            progress=progress,
         )
         head = self._objects.head(_path(digest))
         if head is None or not self._is_sound(info, head, composite=composite):
@@ -93,14 +104,6 @@ class S3Blobs:
                 hint="Run the command again; if it stays so, run `modelreg store check`.",
             )
         return info
-
-    def _hash_parts(self, source: OfferedFile, head: Head) -> str:
-        """Return what S3 would tell of the file in parts of our size; empty where it told nothing of that kind."""
-        if "-" not in head.sha256 or head.size_bytes != source.size_bytes:
-            return ""
-        source.rewind()
-        parts = read_parts(source, part_bytes=self._limits.part_size(source.size_bytes))
-        return composite_sha256([_hash_part(part) for part in parts])
 
     def _is_sound(self, info: BlobInfo, head: Head, *, composite: str = "") -> bool:
         if self._is_known(info.digest, head):
@@ -221,12 +224,6 @@ class S3Blobs:
                 f"blob {digest} is damaged: {self._objects.where(_path(digest))} has SHA-256 {found}",
                 hint="Store the same file again to mend it, or restore it from a backup.",
             )
-
-
-def _hash_part(part: FilledPart) -> str:
-    sha256 = sha256_base64(part.data)
-    part.give_back()
-    return sha256
 
 
 def judge(head: Head, digest: str, size_bytes: int, composite: str) -> bool | None:

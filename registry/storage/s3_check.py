@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -29,6 +30,7 @@ _THREADS, _INCREMENTS, _RACES, _READS = 8, 5, 5, 50
 _BODY_BYTES = 1 << 20
 _FIRST_PART_BYTES = 5 << 20
 _LONGEST_SKEW_S = 60.0
+_WRONG_PART, _REFUSED = "a part with a wrong SHA-256", "is refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,9 @@ def check_server(location: S3Location, *, limits: S3Limits | None = None, trying
         raise StorageError(f"{location} does not answer", hint="Check the network and the server.") from None
     finally:
         _Trial(objects, folder).remove_all()
-    return StoreCheck(results=results if form is None else (form, *results), quirks=Quirks(bare_etags=bare))
+    checks_parts = any(result.name == _WRONG_PART and result.found == _REFUSED for result in results)
+    quirks = Quirks(bare_etags=bare, checks_parts=checks_parts)
+    return StoreCheck(results=results if form is None else (form, *results), quirks=quirks)
 
 
 def _find_etag_form(trial: _Trial) -> tuple[bool, CheckResult | None]:
@@ -126,6 +130,7 @@ class _Trial:
             problem = attempt()
             yield CheckResult(name=name, passed=not problem, found=problem or "yes")
         yield CheckResult(name="an upload with a wrong SHA-256", passed=None, found=self._wrong_checksum())
+        yield CheckResult(name=_WRONG_PART, passed=None, found=self._wrong_part())
         yield CheckResult(name="clock", passed=None, found=self._clock())
 
     # -- conditions ----------------------------------------------------------------------------------------
@@ -239,8 +244,26 @@ class _Trial:
                 "put_object", self.path("wrong"), Body=b"right", ChecksumSHA256=sha256_base64(b"wrong")
             )
         except S3Failure as failure:
-            return "is refused" if failure.trouble is Trouble.FATAL else f"unclear: {failure.code}"
+            return _REFUSED if failure.trouble is Trouble.FATAL else f"unclear: {failure.code}"
         return "is taken; modelreg reads what it stores there instead"
+
+    def _wrong_part(self) -> str:
+        path = self.path("wrong-part")
+        try:
+            upload = send_surely(self.objects, "create_multipart_upload", path, ChecksumAlgorithm="SHA256")["UploadId"]
+        except StorageError as error:
+            return f"unclear: {error}"
+        wrong = sha256_base64(b"wrong")
+        try:
+            self.objects.client.send(
+                "upload_part", path, UploadId=upload, PartNumber=1, Body=b"right", ChecksumSHA256=wrong
+            )
+        except S3Failure as failure:
+            return _REFUSED if failure.trouble is Trouble.FATAL else f"unclear: {failure.code}"
+        finally:
+            with suppress(S3Failure):
+                self.objects.client.send("abort_multipart_upload", path, UploadId=upload)
+        return "is taken; modelreg hashes what it sends instead"
 
     def _clock(self) -> str:
         there = self.objects.server_time()

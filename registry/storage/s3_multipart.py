@@ -7,12 +7,11 @@ may come from anybody. What we sent is hashed while it is read, and compared bef
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from modelreg.registry.errors import SourceError, StorageError
@@ -21,6 +20,7 @@ from modelreg.registry.storage.offered import OfferedFile
 from modelreg.registry.storage.s3_failures import S3Failure, Trouble
 from modelreg.registry.storage.s3_objects import S3Objects, sha256_base64, to_base64
 from modelreg.registry.storage.s3_parallel import run_ahead
+from modelreg.registry.storage.s3_parts import FilledPart, read_parts
 
 _RESTARTS = 3
 
@@ -54,17 +54,19 @@ def upload_file(
     source: OfferedFile,
     *,
     digest: str,
+    parts: Sequence[str],
     is_there: Callable[[], bool],
     progress: Progress,
-) -> str:
+) -> None:
     """
-    Upload a file to `path` in parts and return the composite SHA-256 that the server should tell.
+    Upload a file to `path` in parts.
 
     Args:
         objects: The store.
         path: The key that belongs to `digest`.
         source: The file, read from its start.
         digest: The SHA-256 of the whole, in hex, read a moment ago.
+        parts: The SHA-256 of each part, in base64, from the same reading.
         is_there: Whether the object is there and sound; asked when somebody else finished the upload.
         progress: Told of each part.
 
@@ -75,13 +77,27 @@ def upload_file(
     for attempt in range(_RESTARTS):
         source.rewind()
         try:
-            return _Upload(objects, path, source, progress).run(digest)
+            _Upload(objects, path, source, progress).run(digest, parts)
         except UploadGoneError:
             if is_there():
                 progress(source.size_bytes)
-                return ""
+                return
             objects.client.pause(attempt)
+        else:
+            return
     raise StorageError(f"{objects.where(path)}: somebody keeps removing the upload", hint="Run the command again.")
+
+
+class _ChangedError(Exception):
+    """The bytes of a part are no longer those that were hashed."""
+
+
+def _changed() -> SourceError:
+    return SourceError("the file changed while it was uploaded", hint="Wait until it is written, and try again.")
+
+
+def _ignore(_part: memoryview) -> None:
+    """Let a part pass."""
 
 
 class _Upload:
@@ -93,25 +109,28 @@ class _Upload:
         self._progress = progress
         self._part_bytes = self._client.limits.part_size(source.size_bytes)
 
-    def run(self, digest: str) -> str:
+    def run(self, digest: str, parts: Sequence[str]) -> None:
         upload_id, have = self._resume()
-        hasher = hashlib.sha256()
+        # What is sent has to be what was hashed: a server that checks parts says so, for others it is hashed again.
+        hasher = None if self._objects.checks_parts else hashlib.sha256()
+        read = read_parts(self._source, part_bytes=self._part_bytes, see=_ignore if hasher is None else hasher.update)
         jobs = (
-            partial(self._send, upload_id, number, part, have.get(number))
-            for number, part in enumerate(
-                read_parts(self._source, part_bytes=self._part_bytes, see=hasher.update), start=1
-            )
+            partial(self._send, upload_id, number, part, sha256, have.get(number))
+            for number, (part, sha256) in enumerate(zip(read, parts, strict=False), start=1)
         )
         sent = []
-        for part in run_ahead(jobs, workers=self._client.limits.workers):
-            sent.append(part)
-            self._progress(part.size_bytes)
-        if hasher.hexdigest() != digest:
+        try:
+            for part in run_ahead(jobs, workers=self._client.limits.workers):
+                sent.append(part)
+                self._progress(part.size_bytes)
+        except _ChangedError:
             self._abort(upload_id)
-            raise SourceError("the file changed while it was uploaded", hint="Wait until it is written, and try again.")
+            raise _changed() from None
+        if len(sent) != len(parts) or (hasher is not None and hasher.hexdigest() != digest):
+            self._abort(upload_id)
+            raise _changed()
         self._source.require_unchanged()
         self._complete(upload_id, sent)
-        return composite_sha256([part.sha256 for part in sent])
 
     def _resume(self) -> tuple[str, dict[int, dict[str, Any]]]:
         """Return the newest upload to this key with the parts that it has, or a new one."""
@@ -130,20 +149,28 @@ class _Upload:
         )
         return answer["UploadId"], {}
 
-    def _send(self, upload_id: str, number: int, part: FilledPart, have: dict[str, Any] | None) -> SentPart:
+    def _send(
+        self, upload_id: str, number: int, part: FilledPart, sha256: str, have: dict[str, Any] | None
+    ) -> SentPart:
         try:
-            data = part.data
-            sha256 = sha256_base64(data)
-            if have is not None and _is_same(have, data, sha256):
+            if have is not None and _is_same(have, part.data, sha256):
                 etag = have["ETag"]
             else:
-                answer = self._send_surely(
-                    "upload_part", UploadId=upload_id, PartNumber=number, Body=part.body(), ChecksumSHA256=sha256
-                )
-                etag = answer["ETag"]
-            return SentPart(number=number, etag=etag, sha256=sha256, size_bytes=len(data))
+                etag = self._send_part(upload_id, number, part, sha256)
+            return SentPart(number=number, etag=etag, sha256=sha256, size_bytes=len(part.data))
         finally:
             part.give_back()
+
+    def _send_part(self, upload_id: str, number: int, part: FilledPart, sha256: str) -> str:
+        try:
+            answer = self._send_surely(
+                "upload_part", UploadId=upload_id, PartNumber=number, Body=part.body(), ChecksumSHA256=sha256
+            )
+        except StorageError:
+            if sha256_base64(part.data) != sha256:
+                raise _ChangedError from None
+            raise
+        return str(answer["ETag"])
 
     def _complete(self, upload_id: str, sent: list[SentPart]) -> None:
         parts = [{"PartNumber": part.number, "ETag": part.etag, "ChecksumSHA256": part.sha256} for part in sent]
@@ -155,43 +182,6 @@ class _Upload:
 
     def _send_surely(self, operation: str, **parameters: Any) -> dict[str, Any]:
         return send_surely(self._objects, operation, self._path, **parameters)
-
-
-class FilledPart:
-    """A part of a file in memory that is used again once it is given back: clean memory costs as much as a hash."""
-
-    def __init__(self, buffer: bytearray, size_bytes: int, free: SimpleQueue[bytearray]) -> None:
-        self._buffer = buffer
-        self._free = free
-        self.data = memoryview(buffer)[:size_bytes]
-
-    def body(self) -> bytearray | bytes:
-        """Return the bytes as boto3 takes them, which is no view; only the last part is copied."""
-        return self._buffer if len(self.data) == len(self._buffer) else self.data.tobytes()
-
-    def give_back(self) -> None:
-        """Let the next part have the memory."""
-        self._free.put(self._buffer)
-
-
-def read_parts(
-    source: OfferedFile, *, part_bytes: int, see: Callable[[memoryview], None] = lambda _part: None
-) -> Iterator[FilledPart]:
-    """Yield a file in parts, to be given back; `see` is called with the bytes of each, in order."""
-    free: SimpleQueue[bytearray] = SimpleQueue()
-    while True:
-        try:
-            buffer = free.get_nowait()
-        except Empty:
-            buffer = bytearray(part_bytes)
-        view, filled = memoryview(buffer), 0
-        while filled < part_bytes and (count := source.read(view[filled:])):
-            filled += count
-        if not filled:
-            return
-        part = FilledPart(buffer, filled, free)
-        see(part.data)
-        yield part
 
 
 def send_surely(objects: S3Objects, operation: str, path: str, **parameters: Any) -> dict[str, Any]:
@@ -259,7 +249,7 @@ def abort_upload(objects: S3Objects, upload: UnfinishedUpload) -> None:
         send_surely(objects, "abort_multipart_upload", upload.path, UploadId=upload.upload_id)
 
 
-def composite_sha256(parts: list[str]) -> str:
+def composite_sha256(parts: Sequence[str]) -> str:
     """Return what S3 tells as the SHA-256 of an object that came in parts, from theirs in base64."""
     import base64  # noqa: PLC0415 - large files alone
 

@@ -45,10 +45,12 @@ class S3Objects:
     Args:
         client: Sends the requests.
         bare_etags: Whether the server wants ETags without their quotes in conditions (see `modelreg store check`).
+        checks_parts: Whether it refuses a part that does not have the SHA-256 which is stated.
     """
 
-    def __init__(self, client: S3Client, *, bare_etags: bool = False) -> None:
+    def __init__(self, client: S3Client, *, bare_etags: bool = False, checks_parts: bool = False) -> None:
         self.client = client
+        self.checks_parts = checks_parts
         self._bare_etags = bare_etags
 
     def where(self, path: str) -> str:

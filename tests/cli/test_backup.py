@@ -95,6 +95,20 @@ def test_who_looks_for_backup_at_the_top_is_shown_where_it_is(served: Shop) -> N
         assert (refused.code, f"did you mean 'db {word}'?" in refused.err) == (2, True)
 
 
+def test_a_database_on_a_server_is_backed_up_by_the_server_s_own_tools(served: Shop, tmp_path: Path) -> None:
+    config = served.path / "config.toml"
+    config.write_text('[database]\nurl = "postgresql+psycopg://ada:secret@db.example/models"\n')
+    served.cli("db", "backup", tmp_path / "b.db")
+    for words, line in (
+        (("backup", "b.db"), "pg_dump --format=custom --file=b.db postgresql://ada@db.example/models"),
+        (("restore", "b.db"), "pg_restore --clean --if-exists --dbname=postgresql://ada@db.example/models b.db"),
+    ):
+        refused = served.cli("db", *words)
+        assert refused.code == 2
+        assert line in refused.err
+        assert "secret" not in refused.err
+
+
 # -- doctor ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("content", [b"", b"{", None])
 def test_a_store_whose_format_file_is_lost_is_found_and_mended(served: Shop, content: bytes | None) -> None:
@@ -152,6 +166,19 @@ def test_a_blob_of_another_size_is_found_without_reading_all(served: Shop) -> No
     told = served.cli("doctor")
     assert told.code == 6
     assert "the blob has 0 bytes" in told.out
+
+
+def test_a_blob_that_others_could_change_in_place_is_a_warning(served: Shop, tmp_path: Path) -> None:
+    first, second = sorted((served.path / "store").glob("blobs/sha256/*/*"))[:2]
+    first.chmod(0o644)
+    (tmp_path / "another name").hardlink_to(second)
+    told = served.cli("doctor")
+    assert told.code == 0
+    assert "the blob is writable (mode 644)" in told.out
+    assert "the blob has 2 names" in told.out
+    first.chmod(0o444)
+    (tmp_path / "another name").unlink()
+    assert "warning" not in served.cli("doctor").out
 
 
 def test_blobs_that_nobody_names_are_a_warning(served: Shop) -> None:

@@ -96,6 +96,7 @@ def test_init_takes_the_url_of_the_environment_and_writes_it_nowhere(
     result = run_cli("init", home=home)
     assert result.code == 0
     assert result.err == "next: modelreg register NAME MODEL.onnx\n"
+    assert result.out == f"{home} is a registry now, store {home}/store, database {server.shown}\n"
     assert QUOTED not in (home / "config.toml").read_text()
     assert f"{server.shown}: revision" in run_cli("db", "current", home=home).out
 
@@ -195,7 +196,7 @@ def test_a_rollback_works_where_the_driver_is_not_installed(served: Shop) -> Non
 def test_a_dump_of_the_server_is_a_backup(served: Shop, migrated: PostgresServer, postgres: PostgresServer) -> None:
     """As docs/databases.md has it; the tools are the server's own."""
     file = served.path / "registry.dump"
-    dump = [migrated.programs / "pg_dump", "--format=custom", f"--file={file}", migrated.url]
+    dump: list[str | Path] = [migrated.programs / "pg_dump", "--format=custom", f"--file={file}", migrated.url]
     subprocess.run(dump, check=True, capture_output=True)
     before = served.cli("history", "lenet", "--json").document
     with postgres.new_database() as fresh:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modelreg.registry.backups import check_destination, make_backup, read_backup
+from modelreg.registry.backups import check_destination, make_backup, read_backup, require_file
 from modelreg.registry.database import Database, sqlite_url
 from modelreg.registry.errors import DatabaseError, IntegrityError, ModelregError, UsageError
 from modelreg_testing.registry import add_version, make_database, populate, row_counts
@@ -99,12 +99,10 @@ def test_a_backup_has_a_file_of_its_own(in_memory: Path, name: str) -> None:
 
 
 def test_a_server_backs_itself_up() -> None:
-    pytest.importorskip("psycopg", reason="no driver for PostgreSQL is installed")
-    database = Database("postgresql+psycopg://ada:secret@db.example/models")
     with pytest.raises(UsageError, match="server's") as refused:
-        check_destination(database, Path("b.db"), replace=False)
-    assert "pg_dump --format=custom --file=b.db postgresql" in refused.value.hint()
-    assert "secret" not in refused.value.hint()
+        require_file("postgresql+psycopg://ada:secret@db.example/models", Path("b.db"))
+    assert "pg_dump --format=custom --file=b.db postgresql://ada@db.example/models" in refused.value.hint()
+    require_file("sqlite:////tmp/registry.db", Path("b.db"))
 
 
 def test_a_damaged_database_gives_no_backup(in_memory: Path) -> None:

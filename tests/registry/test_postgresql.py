@@ -11,9 +11,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
+from modelreg.migrations.runner import create_database
 from modelreg.registry import postgresql, versions
 from modelreg.registry.clock import utc_now
 from modelreg.registry.database import Database
@@ -21,7 +23,7 @@ from modelreg.registry.errors import BusyError, DatabaseError, MissingDependency
 from modelreg.registry.postgresql import CommitUnknownError
 from modelreg.registry.schema import model
 from modelreg_testing.postgresql import PASSWORD, QUOTED, PostgresServer
-from modelreg_testing.registry import add_version, populate
+from modelreg_testing.registry import add_version, populate, row_counts
 
 
 @pytest.fixture
@@ -93,6 +95,20 @@ def test_without_the_driver_the_extra_is_named(postgres: PostgresServer) -> None
     assert issubclass(MissingDependencyError, ModelregError)
 
 
+def test_two_registries_in_schemas_of_one_database_know_nothing_of_each_other(postgres: PostgresServer) -> None:
+    with postgres.new_database() as server:
+        urls = []
+        for name in ("models", "other"):
+            server.execute(f"CREATE SCHEMA {name}")
+            urls.append(f"{server.url}?options=-csearch_path%3D{name}")
+            assert create_database(urls[-1]).is_change
+        with Database.open(urls[0]) as one, Database.open(urls[1]) as other:
+            populate(one)
+            assert row_counts(one)["version"] == 4
+            assert set(row_counts(other).values()) == {0}
+        assert server.execute("SELECT count(*) FROM information_schema.tables WHERE table_schema = 'public'") == [(0,)]
+
+
 # -- what cannot be reached --------------------------------------------------------------------------------
 
 
@@ -125,6 +141,21 @@ def test_a_server_that_is_down_is_one_line_at_once(postgres: PostgresServer) -> 
     assert "cannot be reached" in str(away)
     assert "refused" in str(away)
     assert "`which`, `pull` and `rollback` work without" in away.hint()
+
+
+def test_of_several_addresses_the_last_answer_is_told_in_one_line() -> None:
+    away = failure("postgresql://ada@/models?host=127.0.0.1:1&host=localhost:1")
+    assert str(away).endswith("cannot be reached: Connection refused")
+
+
+def test_a_certificate_that_is_missing_is_not_taken_for_a_missing_database() -> None:
+    """The words are libpq's; the server of these tests knows no TLS."""
+    server = postgresql.open_server("postgresql://ada:secret@db/models", timeout_s=1)
+    told = (
+        'connection failed: connection to server at "db", port 5432 failed: root certificate file "/x" does not exist\n'
+    )
+    meaning = server.meaning(psycopg.OperationalError(told + "Either provide the file, or change sslmode."))
+    assert str(meaning).endswith('@db/models cannot be reached: root certificate file "/x" does not exist')
 
 
 def test_a_host_without_a_name_is_one_line() -> None:

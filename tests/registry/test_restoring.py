@@ -277,5 +277,5 @@ def test_the_database_is_no_backup_of_itself(shop: Shop) -> None:
 
 def test_a_server_restores_itself(shop: Shop) -> None:
     with pytest.raises(UsageError, match="server's") as refused:
-        plan_restore(back_up(shop), database=None, name="postgresql://ada@db/models", storage=None)
-    assert "pg_restore" in refused.value.hint()
+        plan_restore(back_up(shop), database=None, name="postgresql+psycopg://ada:***@db/models", storage=None)
+    assert "pg_restore --clean --if-exists --dbname=postgresql://ada@db/models" in refused.value.hint()

@@ -50,7 +50,7 @@ def test_a_server_that_keeps_conditions_passes_and_nothing_is_left(s3_server: S3
     check = check_server(location, limits=LIMITS)
     assert check.failed == ()
     assert sum(result.passed is True for result in check.results) == 8
-    assert check.quirks == Quirks()
+    assert check.quirks == Quirks(checks_parts=True)
     check.require_passed(location)
     assert "Contents" not in s3_server.boto.list_objects_v2(Bucket=BUCKET, Prefix=location.prefix)
 

@@ -104,10 +104,12 @@ def test_an_upload_that_is_always_removed_is_given_up(store: S3Storage, s3_serve
         reopened(store, limits=PARTS, on_step=remove).put_file(source)
 
 
+@pytest.mark.parametrize("checks_parts", [False, True], ids=["hashed again", "checked by the server"])
 @pytest.mark.parametrize("keep_times", [False, True], ids=["noticed by its time", "noticed by its bytes"])
 def test_a_file_that_changes_while_it_is_uploaded_is_not_stored(
-    store: S3Storage, source: Path, keep_times: bool
+    s3_server: S3Server, source: Path, keep_times: bool, checks_parts: bool
 ) -> None:
+    store = S3Storage.create(s3_server.location(), quirks=Quirks(checks_parts=checks_parts), limits=PARTS)
     digest = sha256_hex(source.read_bytes())
     before = source.stat()
 
@@ -123,6 +125,22 @@ def test_a_file_that_changes_while_it_is_uploaded_is_not_stored(
     assert not store.has_blob(digest)
     if keep_times:
         assert store.count_leftovers() == 0
+
+
+def test_a_server_that_checks_parts_is_sent_what_was_hashed_once(s3_server: S3Server, source: Path) -> None:
+    store = S3Storage.create(s3_server.location(), quirks=Quirks(checks_parts=True), limits=PARTS)
+    digest = sha256_hex(source.read_bytes())
+    assert store.put_file(source).digest == digest
+    assert store.read_blob(digest) == source.read_bytes()
+    assert store.put_file(source).digest == digest
+
+
+def test_what_a_server_checks_is_found_out_and_kept(s3_server: S3Server) -> None:
+    store = S3Storage.create(s3_server.location(), quirks=Quirks(), limits=PARTS)
+    store.note_check(Quirks(checks_parts=True))
+    assert reopened(store)._objects.checks_parts
+    store.note_check(Quirks(bare_etags=False))
+    assert not reopened(store)._objects.checks_parts
 
 
 def test_what_did_not_arrive_as_it_was_sent_is_told(store: S3Storage, s3_server: S3Server, source: Path) -> None:

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -122,7 +122,9 @@ class PostgresServer:
 
 
 @contextmanager
-def postgresql(folder: Path, *, programs: Path | None = None) -> Iterator[PostgresServer]:
+def postgresql(
+    folder: Path, *, programs: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[PostgresServer]:
     """Run a server with its data in `folder`, as another user where this one is root, whom it would refuse."""
     account = _account()
     if account:
@@ -137,9 +139,8 @@ def postgresql(folder: Path, *, programs: Path | None = None) -> Iterator[Postgr
         cwd=folder,
         account=account,
     )
-    settings = "".join(f"{name} = '{value}'\n" for name, value in _SETTINGS.items())
     with (data / "postgresql.conf").open("a") as file:
-        file.write(settings)
+        file.writelines(f"{name} = '{value}'\n" for name, value in {**_SETTINGS, **(settings or {})}.items())
     for attempt in range(3):
         port, log = _free_port(), folder / f"server-{attempt}.log"
         words = [str(programs / "postgres"), "-D", str(data), "-p", str(port)]
