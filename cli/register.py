@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     examples="""
     modelreg register lenet lenet.onnx --golden golden.safetensors -m "first"
     modelreg register lenet lenet.onnx --reference model.py:LeNet --weights lenet.safetensors --inputs digits.npz
+    modelreg register lenet lenet.onnx --reference model.py:LeNet --inputs digits.npz --activations all
     """,
 )
 @click.argument("name", type=read_model_name, metavar="NAME")
