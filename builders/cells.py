@@ -9,17 +9,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modelreg.builders.asked_precision import may_become, require_precision
-from modelreg.builders.graph_sizes import EXTERNAL_BYTES
-from modelreg.builders.interface import BuildRequest, BuildResult, OnProgress
-from modelreg.builders.materials import CellFiles, golden_inputs
+from modelreg.builders.interface import OnProgress
+from modelreg.builders.making import make_plan
+from modelreg.builders.materials import CellFiles
 from modelreg.builders.planning import CellPlan, CellRequest, PreparedCell, plan_cells, prepare_cell
 from modelreg.builders.reusing import find_reusable
-from modelreg.builders.variants import VariantWorker
 from modelreg.registry import engines
 from modelreg.registry.blobs import record_blob
 from modelreg.registry.contents import StoredFile
@@ -93,40 +91,11 @@ def _make(
     prepared: PreparedCell, files: CellFiles, database: Database, storage: Storage, progress: OnProgress
 ) -> _Made:
     cell, options = prepared.request.cell, prepared.request.options
-    variant = prepared.recipe.variant
-    progress(0.0, "fetching the source")
-    source = files.materialise_source(cell.version.source, storage)
-    inputs = golden_inputs(cell.version, database, storage, files.golden)
-    with VariantWorker(log_path=files.log, timeout_s=options.timeout_s) as worker:
-        stored = files.find_variant(prepared.recipe, cell.version, database, storage)
-        made = (files.variant / stored[0].path,) if stored else _derive(prepared, files, worker, source, progress)
-        model, pinned = _pin(prepared, worker, made[0] if made else source)
-        request = BuildRequest(
-            model=model,
-            source=source,
-            target=cell.target,
-            signature=cell.version.source.signature,
-            recipe=prepared.recipe.body,
-            options=options,
-            size_bytes=sum(path.stat().st_size for path in model.parent.rglob("*") if path.is_file()),
-            inputs=inputs,
-            keep_io_types=variant is None or variant.get("keep_io_types", True),
-            folder=files.plan,
-            log_path=files.log,
-            pinned=pinned,
-            calibration=prepared.calibration,
-        )
-        steps = prepared.translation.steps
-        result, realised = _build_and_read(prepared, worker, request, progress)
-        if prepared.translation.is_chosen_by_layer and may_become(realised, pinned, prepared.recipe.body):
-            again = f"TensorRT made no layer of {cell.precision}: built again, with {cell.precision} preferred in each"
-            progress(0.5, again)
-            steps = (*steps, again)
-            result, realised = _build_and_read(prepared, worker, replace(request, is_preferred=True), progress)
-    require_precision(realised, asked=cell.precision)
+    plan = make_plan(prepared, files, database, storage, progress)
+    result, stored = plan.result, plan.stored
     progress(0.98, "storing")
-    if variant is not None and not stored:
-        stored = files.store(made, storage)
+    if prepared.recipe.variant is not None and not stored:
+        stored = files.store(plan.made, storage)
     timing_cache = files.store([result.timing_cache], storage) if result.timing_cache else ()
     if result.timing_cache and options.tensorrt.timing_cache:
         write_whole(options.tensorrt.timing_cache, result.timing_cache.read_bytes())
@@ -134,54 +103,10 @@ def _make(
         files=files.store(result.files, storage),
         variant_files=stored,
         variant_digest=_variant_digest(stored) or cell.version.source.digest,
-        realised={**realised, "checked": result.checked, "translation": list(steps)},
+        realised=plan.realised,
         gpu=result.gpu,
         timing_cache=timing_cache,
     )
-
-
-def _build_and_read(
-    prepared: PreparedCell, worker: VariantWorker, request: BuildRequest, progress: OnProgress
-) -> tuple[BuildResult, Json]:
-    """Return the plan, and what it became."""
-    result = prepared.builder.build(prepared.request.cell.toolchain, request, _part(progress, 0.5, 0.95))
-    realised = worker.inspect(
-        result.files[0],
-        request.model,
-        recipe=request.recipe,
-        pinned=request.pinned,
-        layers=result.layers,
-        on_progress=_part(progress, 0.95, 0.98),
-    )
-    return result, realised
-
-
-def _pin(prepared: PreparedCell, worker: VariantWorker, model: Path) -> tuple[Path, tuple[str, ...]]:
-    """Return what is built, with a name for every node that a constraint is put on, and these names."""
-    pins = prepared.recipe.body.get("pins")
-    return worker.pin(model, pins=pins) if pins else (model, ())
-
-
-def _derive(
-    prepared: PreparedCell, files: CellFiles, worker: VariantWorker, source: Path, progress: OnProgress
-) -> tuple[Path, ...]:
-    """Return the files that are built in place of the source: the variant, or the source in one file, or none."""
-    target, report = files.variant / "model.onnx", _part(progress, 0.0, 0.5)
-    if prepared.recipe.variant is not None:
-        variant, calibration = prepared.recipe.variant, prepared.calibration
-        return worker.make(source, target, variant=variant, calibration=calibration, on_progress=report)
-    listed = prepared.request.cell.version.source.files
-    if len(listed) > 1 and sum(file.size_bytes for file in listed) <= EXTERNAL_BYTES:
-        # Older releases of ONNX Runtime (1.20) let a plan refer to the external data of its source.
-        return (worker.merge(source, target, on_progress=report),)
-    return ()
-
-
-def _part(progress: OnProgress, first: float, last: float) -> OnProgress:
-    def scaled(fraction: float | None, message: str) -> None:
-        progress(None if fraction is None else first + (last - first) * fraction, message)
-
-    return scaled
 
 
 def _variant_digest(files: Sequence[StoredFile]) -> str:

@@ -133,6 +133,8 @@ class BuildRequest:
         pinned: Names of the nodes of `model` that stay in FP32 by a constraint instead of by their types.
         is_preferred: Whether every other layer is constrained to the precision that was asked, as far as that goes.
         calibration: The checked set of an implicit calibration, or None.
+        taps: Tensors between nodes whose values can be read in the plan; a served plan has none.
+        tapped_as: How: `debug`, or `output` for releases that have no debug tensors.
         size_bytes: Bytes of the model and its external data.
         inputs: Inputs to try the plan on, by name; empty when there is no golden set.
         keep_io_types: Whether the plan's outputs must have the source's types.
@@ -154,6 +156,8 @@ class BuildRequest:
     pinned: tuple[str, ...] = ()
     is_preferred: bool = False
     calibration: CalibrationSet | None = None
+    taps: tuple[str, ...] = ()
+    tapped_as: str = "debug"
 
     @property
     def flags(self) -> list[str]:
@@ -173,6 +177,7 @@ class BuildResult:
         layers: A file with the layers of a TensorRT plan, which nothing but TensorRT can read.
         gpu: The GPU that it was built on: `name`, `sm_count`, `driver`, `cuda`; empty for what needs none.
         timing_cache: The timings of this build, to be kept.
+        taps: The tensors that can be read, of those that were asked for.
     """
 
     files: tuple[Path, ...]
@@ -181,6 +186,7 @@ class BuildResult:
     layers: Path | None = None
     gpu: Json = field(default_factory=dict)
     timing_cache: Path | None = None
+    taps: tuple[str, ...] = ()
 
 
 class Builder(Protocol):

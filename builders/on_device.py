@@ -82,6 +82,7 @@ class TensorRTBuilder:
             layers=Path(body["layers"]),
             gpu=answer["gpu"],
             timing_cache=timing_cache if timing_cache.exists() else None,
+            taps=tuple(answer.get("taps", ())),
         )
 
 

@@ -25,6 +25,7 @@ def make_body(toolchain: ToolchainSpec, request: BuildRequest) -> dict[str, Any]
         "target": request.target,
         "flags": request.flags,
         "keep_io_types": request.keep_io_types,
+        **({"taps": list(request.taps), "tapped_as": request.tapped_as} if request.taps else {}),
         "inputs": {spec.name: spec.dtype for spec in request.signature.inputs},
         "outputs": {spec.name: spec.dtype for spec in request.signature.outputs},
     }

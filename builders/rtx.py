@@ -57,7 +57,13 @@ class RtxBuilder:
             except WorkerJobError as error:
                 raise build_error(error) from error
         header = require_header(plan, toolchain, request.target)
-        return BuildResult(files=(plan,), checked=_not_run(answer, header), build_s=answer["build_s"], layers=layers)
+        return BuildResult(
+            files=(plan,),
+            checked=_not_run(answer, header),
+            build_s=answer["build_s"],
+            layers=layers,
+            taps=tuple(answer.get("taps", ())),
+        )
 
 
 def _not_run(answer: Json, header: PlanHeader) -> Json:

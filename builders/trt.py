@@ -21,6 +21,7 @@ from modelreg.builders.trt_network import (
     describe_edges,
     describe_layers,
     dtype_of,
+    mark_taps,
     nodes_of,
     outputs_of,
     parse_network,
@@ -68,6 +69,7 @@ def build(request: Json, arrays: Arrays, report: Report) -> Json:
     return {
         "version": trt.__version__,
         "build_s": build_s,
+        "taps": made["taps"],
         "gpu": {**gpu, **describe_driver()},
         "checked": {**checked, "edges": made["edges"], "warnings": log.warnings[:_MAX_WARNINGS]},
     }
@@ -80,6 +82,7 @@ def _build_plan(trt: Any, log: Any, request: Json, arrays: Arrays, report: Repor
     network, parser = parse_network(trt, builder, log, request)
     check_edges(network, request, _PRODUCT)
     parsed = {"layers": describe_layers(network)}
+    taps = mark_taps(network, request.get("taps", ()), request.get("tapped_as", "debug"))
     config = configure(trt, builder, log, request)
     constrained = _pin(trt, network, request["pins"])
     if request["preferred"]:
@@ -103,7 +106,7 @@ def _build_plan(trt: Any, log: Any, request: Json, arrays: Arrays, report: Repor
         save_timing_cache(config, request["timing_cache_out"])
     flags = read_flags(trt, config)
     del parser  # it owns the weights that the network refers to
-    return plan, {"parsed": {**parsed, "flags": flags}, "edges": describe_edges(network)}
+    return plan, {"parsed": {**parsed, "flags": flags}, "edges": describe_edges(network), "taps": taps}
 
 
 def _pin(trt: Any, network: Any, nodes: List[str]) -> int:

@@ -110,6 +110,18 @@ CAPABILITIES: Dict[str, Capability] = {
         ("Builder.num_DLA_cores", "IBuilderConfig.DLA_core", "IBuilderConfig.default_device_type", "DeviceType.DLA"),
     ),
     "plugins": Capability((Span(TENSORRT, (8, 6)),), ("IPluginRegistry.load_library",)),
+    # Looking inside
+    "debug tensors": Capability(
+        _MODERN,
+        (
+            "INetworkDefinition.mark_debug",
+            "ICudaEngine.is_debug_tensor",
+            "IExecutionContext.set_debug_listener",
+            "IExecutionContext.set_tensor_debug_state",
+            "top.IDebugListener",
+        ),
+    ),
+    "marked outputs": Capability((Span(TENSORRT), _RTX_ALL), ("INetworkDefinition.mark_output",)),
     # Running
     "host code": Capability((Span(TENSORRT, (8, 6)),), ("Runtime.engine_host_code_allowed",)),
 }

@@ -6,7 +6,7 @@ Used by the job files of both; the backend's module is passed in.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from modelreg.builders.trt_capabilities import has, version_numbers
 from modelreg.registry.toolchains.trt_log import TensorRTError, clean, join
@@ -119,6 +119,31 @@ def check_edges(network: Any, request: Json, product: str) -> None:
                 raise TensorRTError(
                     "%s %r is %s in the source, and %s in %s" % (what, each.name, wanted, found, product)
                 )
+
+
+def mark_taps(network: Any, names: Sequence[str], how: str) -> List[str]:
+    """
+    Make values between layers readable; return the tensors that the network has and that were marked.
+
+    Args:
+        network: As parsed.
+        names: Tensors of the ONNX.
+        how: `debug`, which leaves fusions alone as far as TensorRT can, or `output`, for releases without it.
+    """
+    outputs = {network.get_output(index).name for index in range(network.num_outputs)}
+    wanted, marked = set(names) - outputs, []
+    for index in range(network.num_layers if wanted else 0):
+        for tensor in outputs_of(network.get_layer(index)):
+            if tensor is None or tensor.name not in wanted:
+                continue
+            wanted.discard(tensor.name)
+            if how == "debug":
+                if not network.mark_debug(tensor):
+                    continue
+            else:
+                network.mark_output(tensor)
+            marked.append(tensor.name)
+    return marked
 
 
 def describe_edges(network: Any) -> Json:

@@ -21,6 +21,7 @@ from modelreg.builders.trt_network import (
     check_edges,
     describe_edges,
     describe_layers,
+    mark_taps,
     parse_network,
     require_version,
 )
@@ -47,6 +48,7 @@ def build(request: Json, _arrays: Json, report: Report) -> Json:
     report(0.05, "parsing")
     network, parser = parse_network(trt, builder, log, {**request, "strongly_typed": True})
     check_edges(network, request, _PRODUCT)
+    taps = mark_taps(network, request.get("taps", ()), request.get("tapped_as", "debug"))
     report(0.2, "setting up the build")
     config = configure(trt, builder, log, request)
     _set_target(trt, config, request["target"])
@@ -66,6 +68,7 @@ def build(request: Json, _arrays: Json, report: Report) -> Json:
         "version": trt.__version__,
         "flags": flags,
         "build_s": build_s,
+        "taps": taps,
         **describe_edges(network),
         "warnings": log.warnings[:_MAX_WARNINGS],
     }

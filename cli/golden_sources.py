@@ -27,7 +27,8 @@ class GoldenSource:
     reference: str | None
     weights: Path | None
     inputs: str | None
-    activations: bool
+    activations: tuple[str, ...]
+    activation_bytes: int | None
     seed: int | None
     timeout_s: float | None
 
@@ -42,13 +43,23 @@ class GoldenSource:
         belonging = {
             "--weights": self.weights is not None,
             "--inputs": self.inputs is not None,
-            "--activations": self.activations,
+            "--activations": bool(self.activations),
+            "--activation-bytes": self.activation_bytes is not None,
             "--seed": self.seed is not None,
             "--timeout": self.timeout_s is not None,
         }
         if self.reference is None and any(belonging.values()):
             given = next(name for name, is_given in belonging.items() if is_given)
             raise UsageError(f"{given} belongs to --reference", hint="Add --reference FILE.py:factory.")
+        if self.activation_bytes is not None and not self.activations:
+            raise UsageError("--activation-bytes belongs to --activations", hint="Add --activations all.")
+
+    @property
+    def wanted_activations(self) -> tuple[tuple[str, ...], int] | None:
+        """Return which activations are to be kept and in how many bytes, or None for none."""
+        from modelreg.validators.activations import DEFAULT_BYTES
+
+        return (self.activations, self.activation_bytes or DEFAULT_BYTES) if self.activations else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +106,7 @@ def prepare_golden(
             inputs=wanted.inputs,
             signature=inspected.signature,
             seed=wanted.seed or 0,
-            activations=wanted.activations,
+            activations=wanted.wanted_activations,
             destination=path,
             progress=add,
             timeout_s=wanted.timeout_s or timeout_s,

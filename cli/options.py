@@ -132,6 +132,16 @@ def positive_number(value: str) -> float:
     return found
 
 
+def read_bytes(value: str) -> int:
+    """Read a number of bytes, with K, M or G for binary multiples."""
+    text = value.strip().upper().removesuffix("B").removesuffix("I")
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
+    digits = text if factor == 1 else text[:-1]
+    if not digits.isdecimal() or not int(digits):
+        raise click.BadParameter(f"{value!r} is no number of bytes, for example 64M")
+    return int(digits) * factor
+
+
 def list_option(
     *names: str, type: Callable[[str], tuple[Any, ...]], default: Sequence[str] = (), metavar: str, help: str
 ) -> Callable[[F], F]:

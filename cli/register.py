@@ -16,8 +16,10 @@ from modelreg.cli.options import (
     make_command,
     message_option,
     positive_number,
+    read_bytes,
     read_model_name,
     read_tag,
+    read_words,
     whole_number,
 )
 from modelreg.cli.progress import Reporter, interrupted_by_signals
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     examples="""
     modelreg register lenet lenet.onnx --golden golden.safetensors -m "first"
     modelreg register lenet lenet.onnx --reference model.py:LeNet --weights lenet.safetensors --inputs digits.npz
+    modelreg register lenet lenet.onnx --reference model.py:LeNet --inputs digits.npz --activations all
     """,
 )
 @click.argument("name", type=read_model_name, metavar="NAME")
@@ -61,7 +64,20 @@ if TYPE_CHECKING:
 @click.option(
     "--inputs", metavar="FILE", help="Inputs for the reference: .npz, .npy, .safetensors or FILE.py:iterator."
 )
-@click.option("--activations", is_flag=True, help="Keep every layer's output of the reference too.")
+@click.option(
+    "--activations",
+    type=read_words,
+    is_flag=False,
+    flag_value="all",
+    metavar="[all|GLOB,...]",
+    help="Keep what the reference's modules give too: every leaf (all), or those whose names match.",
+)
+@click.option(
+    "--activation-bytes",
+    type=read_bytes,
+    metavar="N",
+    help="What activations may take, for example 64M; samples and elements are chosen to fit.  [default: 256M]",
+)
 @click.option("--seed", type=whole_number(0), help="Seed of the reference.  [default: 0]")
 @click.option(
     "--timeout",
@@ -82,7 +98,8 @@ def command(
     reference: str | None,
     weights: Path | None,
     inputs: str | None,
-    activations: bool,
+    activations: tuple[str, ...] | None,
+    activation_bytes: int | None,
     seed: int | None,
     timeout: float | None,
     message: str,
@@ -100,7 +117,8 @@ def command(
         reference=reference,
         weights=weights,
         inputs=inputs,
-        activations=activations,
+        activations=activations or (),
+        activation_bytes=activation_bytes,
         seed=seed,
         timeout_s=timeout,
     )

@@ -9,6 +9,8 @@ import click
 
 from modelreg.cli.cells import engine_document, validation_document
 from modelreg.cli.context import Invocation, Registry
+from modelreg.cli.layer_tables import advise_repair, print_layers
+from modelreg.cli.layer_validation import layers_document, read_choice
 from modelreg.cli.next_steps import print_next
 from modelreg.cli.options import (
     dry_run_option,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     modelreg validate lenet:1 --precision int8 --policy strict.toml
     modelreg validate lenet:1 --channel production --html report.html --junit report.xml
     modelreg validate lenet:2 --against production
+    modelreg validate lenet:1 --precision int8 --layers
     """,
 )
 @click.argument("reference", type=read_reference, metavar="REF")
@@ -66,6 +69,16 @@ if TYPE_CHECKING:
     metavar="CHANNEL",
     help="Compare with what CHANNEL serves now too: decisions on the labelled samples, and latency.",
 )
+@click.option("--layers", is_flag=True, help="Compare layer by layer too, and say where an error is born.")
+@click.option("--nodes", is_flag=True, help="With --layers: each node of the ONNX, with the source in FP32.")
+@click.option(
+    "--layer-samples",
+    type=whole_number(1),
+    default=32,
+    show_default=True,
+    metavar="N",
+    help="With --layers: the most samples to look at.",
+)
 @report_options
 @message_option
 @dry_run_option
@@ -80,6 +93,9 @@ def command(
     policy: Path | None,
     channel: str | None,
     against: str | None,
+    layers: bool,
+    nodes: bool,
+    layer_samples: int,
     reports: ReportFiles,
     message: str,
     dry_run: bool,
@@ -87,9 +103,12 @@ def command(
     """Run the engines of REF over its golden set and compare their outputs with the reference's, gate by gate.
 
     Exits with 3 unless every engine passes; the verdicts are kept, and promote goes by the newest, unless it was
-    reached under a looser policy than the registry's own.
+    reached under a looser policy than the registry's own. With --layers, each layer is compared as well, with what
+    PyTorch gave where the golden set has activations (`modelreg layers REF` shows which tensor is which module).
     """
     reports.require_writable(as_json=invocation.as_json)
+    if nodes and not layers:
+        raise UsageError("--nodes belongs to --layers", hint="Add --layers.")
     registry = invocation.open_registry()
     registry.open()
     work = plan_work(
@@ -115,7 +134,8 @@ def command(
         return 0
     registry.require_writable()
     with interrupted_by_signals():
-        done = validate_all(registry, invocation.reporter(), work, message=message)
+        choice = read_choice(registry, work.version, every_node=nodes, samples=layer_samples) if layers else None
+        done = validate_all(registry, invocation.reporter(), work, message=message, choice=choice)
     if invocation.as_json:
         print_document(
             {
@@ -127,6 +147,7 @@ def command(
                         **validation_document(validation),
                         "engine": engine_document(engine),
                         "objection": work.current.object_to(engine, validation),
+                        **({"layers": layers_document(done.layers[engine.id])} if layers else {}),
                     }
                     for engine, validation in done.judged
                 ],
@@ -135,9 +156,22 @@ def command(
         )
     elif not reports.uses_stdout:
         print_verdicts(done.judged, done.skipped, no_color=invocation.no_color)
+        _print_layers(done, work, no_color=invocation.no_color)
     if reports:
         _write_reports(registry, reports, work, done)
     return _conclude(invocation, registry, work, done)
+
+
+def _print_layers(done: Done, work: Work, *, no_color: bool) -> None:
+    """Print the layers of each engine that was compared by layer."""
+    for engine, validation in done.judged:
+        found = done.layers.get(engine.id)
+        if found is None or isinstance(found, str):
+            continue
+        print_line()
+        print_layers(found, name=f"engine {engine.id} ({engine.target.name} {engine.precision})", no_color=no_color)
+        if validation.verdict != "pass":
+            advise_repair(found, engine, work.version.reference)
 
 
 def _write_reports(registry: Registry, reports: ReportFiles, work: Work, done: Done) -> None:

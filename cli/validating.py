@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelreg.cli.context import Registry
 from modelreg.cli.evaluation import fetch_files, make_passes, open_source
+from modelreg.cli.layer_validation import LayerChoice, compare_engine, layers_document
 from modelreg.cli.progress import Reporter
 from modelreg.cli.versions import read_version
 from modelreg.registry.errors import NotFoundError, WorkerStartError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from modelreg.registry.tensor_sets import TensorSet
     from modelreg.registry.words import Json, Precision
     from modelreg.validators.interface import EvaluationPass
+    from modelreg.validators.layers.comparison import LayerReport
     from modelreg.validators.validation import ValidationOutcome
 
 
@@ -46,11 +48,18 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Which engines got a verdict, and which none and why; `reports` by validation."""
+    """
+    Which engines got a verdict, and which none and why.
+
+    Attributes:
+        reports: By validation, as stored.
+        layers: By engine, what was found of its layers, or why nothing.
+    """
 
     judged: list[tuple[EngineRecord, ValidationRecord]]
     skipped: list[tuple[EngineRecord, str]]
     reports: dict[int, Json]
+    layers: dict[int, LayerReport | str] = field(default_factory=dict)
 
 
 def plan_work(
@@ -144,13 +153,16 @@ def _why_not_here(engines: list[EngineRecord]) -> dict[int, str]:
     }
 
 
-def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message: str) -> Done:
+def validate_all(
+    registry: Registry, reporter: Reporter, work: Work, *, message: str, choice: LayerChoice | None = None
+) -> Done:
     """Run every engine over the golden set and keep each verdict; one that cannot be started gets none."""
     from modelreg.registry.tensor_sets import open_tensor_set
 
     judged: list[tuple[EngineRecord, ValidationRecord]] = []
     reports: dict[int, Json] = {}
     skipped = [*work.skipped]
+    layers: dict[int, LayerReport | str] = {}
     with tempfile.TemporaryDirectory(prefix="modelreg-validate-") as folder:
         path = Path(folder) / "golden.safetensors"
         registry.storage.fetch_blob(work.golden.digest, path)
@@ -163,13 +175,27 @@ def validate_all(registry: Registry, reporter: Reporter, work: Work, *, message:
             try:
                 with open_tensor_set(path) as golden:
                     outcome = _run(reporter, Attempt(registry, work, engine, golden, passes, place))
+                    if choice is not None:
+                        found = compare_engine(
+                            choice,
+                            engine=engine,
+                            version=work.version,
+                            golden=golden,
+                            policy=work.policies[engine.precision],
+                            served=next((each for each in passes if each.name == "rounded"), passes[0]),
+                            registry=registry,
+                            reporter=reporter,
+                            folder=place / "layers",
+                        )
+                        layers[engine.id] = found
+                        outcome = replace(outcome, report={**outcome.report, "layers": layers_document(found)})
             except WorkerStartError as error:
                 skipped.append((engine, str(error)))
                 continue
             validation = _record(registry, work, engine, outcome, message=message)
             judged.append((engine, validation))
             reports[validation.id] = outcome.report
-    return Done(judged=judged, skipped=skipped, reports=reports)
+    return Done(judged=judged, skipped=skipped, reports=reports, layers=layers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -212,6 +212,16 @@ class WorkerRunner:
         """Return the median milliseconds of a few runs, at least three: one side of a paired comparison."""
         times = sorted(self.bench(inputs, _BLOCK).tolist())
         return float(times[len(times) // 2])
+
+    def show(self, names: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """
+        Return values between the layers of a plan of TensorRT that was built to show them.
+
+        Raises:
+            RunError: TensorRT refused, or the plan does not show such a tensor.
+            WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
+        """
+        return self._call("show", {"names": list(names)}, inputs, timeout_s=self._timeout_s)[1]
 
     def close(self) -> None:
         """End the child."""

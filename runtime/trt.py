@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import numpy as np
 
 from modelreg.registry.toolchains.gpu import describe_driver, use_gpu
+from modelreg.registry.toolchains.trt_debug import read_debug_tensors
 from modelreg.registry.toolchains.trt_log import make_log
 from modelreg.registry.toolchains.trt_session import PlanRunError, Session, load_plugins, read_checked
 
@@ -43,7 +44,7 @@ def load(request: Json, _arrays: Arrays, _report: Report) -> Json:
     if request["backend"] == "tensorrt":
         load_plugins(trt, log, sorted(str(path) for path in Path(request["path"]).parent.glob("*.so")))
     session = Session(trt, log, content, host_code=request["host_code"], output_types=request.get("output_types"))
-    _state["session"] = session
+    _state["session"], _state["trt"] = session, trt
     return {**session.describe(), "gpu": {**gpu, **describe_driver()}, "version": trt.__version__}
 
 
@@ -61,6 +62,16 @@ def _require_version(trt: Any, request: Json) -> None:
 def run(_request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
     """Run the loaded plan; answer with every output."""
     return {}, _state["session"].run(arrays)
+
+
+def show(request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
+    """Run the loaded plan; answer with the values of `names` between its layers, or among its outputs."""
+    session: Session = _state["session"]
+    inside = [name for name in request["names"] if name not in session.outputs]
+    found = read_debug_tensors(_state["trt"], session, arrays, inside) if inside else {}
+    if len(inside) < len(request["names"]):
+        found.update(session.run(arrays))
+    return {}, {name: found[name] for name in request["names"] if name in found}
 
 
 def bench(request: Json, arrays: Arrays, report: Report) -> Tuple[Json, Arrays]:
@@ -127,4 +138,4 @@ def _import(backend: str) -> Any:
     raise PlanRunError("%s is not installed in this interpreter" % backend)
 
 
-JOBS = {"load": load, "run": run, "bench": bench}
+JOBS = {"load": load, "run": run, "bench": bench, "show": show}

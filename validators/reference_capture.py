@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def capture_reference(
     inputs: str,
     signature: Signature,
     seed: int,
-    activations: bool,
+    activations: tuple[Sequence[str], int] | None,
     destination: Path,
     batch: int | None = None,
     progress: Callable[[int], None] = lambda _samples: None,
@@ -61,7 +61,8 @@ def capture_reference(
         inputs: An npz, npy or safetensors file, or `FILE.py:iterator`.
         signature: The ONNX's inputs and outputs; both are matched by name, else by order.
         seed: For every random generator, before the model is made.
-        activations: Keep the output of every leaf module too, as `activation.NAME`.
+        activations: Keep outputs of modules too, as `activation.NAME`: patterns of their names (`all`: every leaf), and
+            the bytes that may be kept; None for none.
         destination: The safetensors file to make.
         batch: Samples of one run, where the inputs come from a file and the model leaves it open; None for ours.
         progress: Called with the number of samples after each run.
@@ -93,7 +94,7 @@ def capture_reference(
             "inputs": inputs,
             "signature": signature.to_json(),
             "seed": seed,
-            "activations": activations,
+            "activations": None if activations is None else [list(activations[0]), activations[1]],
             "destination": str(made),
             "batch": batch,
         }

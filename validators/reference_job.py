@@ -16,9 +16,11 @@ def capture(
     sys.path[:] = request["path"]
     from modelreg.registry.contents import Signature  # noqa: PLC0415 - found on the path above
     from modelreg.registry.errors import ModelregError  # noqa: PLC0415
+    from modelreg.validators.activation_capture import WantedActivations  # noqa: PLC0415
     from modelreg.validators.feeding import DEFAULT_BATCH  # noqa: PLC0415 - imports NumPy
     from modelreg.validators.torch_reference import run_reference  # noqa: PLC0415
 
+    kept = request["activations"]
     try:
         origin = run_reference(
             reference=request["reference"],
@@ -26,7 +28,7 @@ def capture(
             inputs=request["inputs"],
             signature=Signature.from_json(request["signature"]),
             seed=request["seed"],
-            activations=request["activations"],
+            activations=None if kept is None else WantedActivations(patterns=tuple(kept[0]), budget_bytes=kept[1]),
             destination=Path(request["destination"]),
             batch=request["batch"] or DEFAULT_BATCH,
             progress=lambda samples: report(None, str(samples)),

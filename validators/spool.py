@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelreg.registry.errors import GoldenSetError
-from modelreg.registry.tensor_sets import write_tensor_set
+from modelreg.registry.tensor_sets import CHUNK_BYTES, write_tensor_set
 
 Array = NDArray[Any]
 
@@ -25,6 +27,7 @@ class Spool:
         except OSError as error:
             raise GoldenSetError(f"{folder} cannot be written: {error.strerror}") from error
         self._files: dict[str, IO[bytes]] = {}
+        self._numbers = itertools.count()
         self._rows: dict[str, int] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -51,12 +54,37 @@ class Spool:
             )
         try:
             if name not in self._files:
-                path = Path(self._folder.name) / str(len(self._files))
+                path = Path(self._folder.name) / str(next(self._numbers))
                 self._files[name] = path.open("wb")
             self._files[name].write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise GoldenSetError(f"{self._folder.name} cannot be written: {error.strerror}") from error
         self._rows[name] = self._rows.get(name, 0) + len(array)
+
+    def drop(self, name: str) -> None:
+        """Forget the rows of a name; nothing happens where there are none."""
+        if name in self._files:
+            file = self._files.pop(name)
+            file.close()
+            Path(file.name).unlink()
+        for known in (self._rows, self._dtypes, self._shapes):
+            known.pop(name, None)
+
+    def thin(self, name: str, kept: Sequence[int]) -> None:
+        """Keep some rows alone, by their ascending numbers, a few at a time.
+
+        Raises:
+            GoldenSetError: The disk is full.
+        """
+        old, rows, dtype, shape = self._files.pop(name), self._rows.pop(name), self._dtypes[name], self._shapes[name]
+        old.flush()
+        if math.prod(shape):
+            array = np.memmap(old.name, dtype=dtype, mode="r", shape=(rows, *shape))
+            step = max(1, CHUNK_BYTES // max(1, array[:1].nbytes))
+            for start in range(0, len(kept), step):
+                self.append(name, np.asarray(array[list(kept[start : start + step])]))
+        old.close()
+        Path(old.name).unlink()
 
     def write(self, destination: Path, metadata: Mapping[str, str]) -> None:
         """Write all rows as one tensor set.

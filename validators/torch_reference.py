@@ -22,8 +22,10 @@ from modelreg.registry.digests import file_digest
 from modelreg.registry.errors import GoldenSetError, MissingDependencyError, ReferenceModelError
 from modelreg.registry.tensor_sets import numpy_dtype, open_tensor_set
 from modelreg.registry.words import Json
+from modelreg.validators.activation_capture import ActivationKeeper, WantedActivations
+from modelreg.validators.activations import METADATA
 from modelreg.validators.feeding import DEFAULT_BATCH
-from modelreg.validators.golden import ACTIVATION, INPUT, LABEL, OUTPUT, check_golden
+from modelreg.validators.golden import INPUT, LABEL, OUTPUT, check_golden
 from modelreg.validators.reference_inputs import ReferenceBatch, open_inputs, read_slice_names
 from modelreg.validators.reference_models import Reference, load_reference
 from modelreg.validators.spool import Spool
@@ -39,7 +41,7 @@ def run_reference(
     inputs: str,
     signature: Signature,
     seed: int,
-    activations: bool,
+    activations: WantedActivations | None,
     destination: Path,
     batch: int = DEFAULT_BATCH,
     progress: Callable[[int], None] = lambda _samples: None,
@@ -57,8 +59,13 @@ def run_reference(
         loaded = stack.enter_context(load_reference(torch, reference, weights))
         batches = stack.enter_context(open_inputs(inputs, signature, batch=batch))
         spool = stack.enter_context(Spool(destination.parent))
-        first = _run_all(torch, loaded, batches, signature, spool, activations=activations, progress=progress)
-        spool.write(destination, {"batch": str(first), **read_slice_names(inputs)})
+        keeper = None
+        if activations is not None:
+            keeper = ActivationKeeper(torch, loaded, activations, spool, seed=seed)
+        first = _run_all(torch, loaded, batches, signature, spool, keeper=keeper, progress=progress)
+        kept = None if keeper is None else keeper.finish()
+        told = {} if kept is None else {METADATA: kept.to_text()}
+        spool.write(destination, {"batch": str(first), **read_slice_names(inputs), **told})
     try:
         with open_tensor_set(destination) as golden:
             checked = check_golden(golden, signature)
@@ -71,7 +78,7 @@ def run_reference(
         "seed": seed,
         "batch": checked.feed.batch,
         "samples": checked.samples,
-        "activations": activations,
+        "activations": kept is not None and kept.summary(),
         "reference": _describe(reference),
         "weights": _describe(str(weights)) if weights is not None else None,
         "inputs": _describe(inputs),
@@ -118,21 +125,22 @@ def _run_all(
     signature: Signature,
     spool: Spool,
     *,
-    activations: bool,
+    keeper: ActivationKeeper | None,
     progress: Callable[[int], None],
 ) -> int:
     """Run every batch into the spool; return the size of the first."""
     first = 0
     for number, batch in enumerate(batches):
-        with _hooks(torch, reference, activations) as seen:
+        if number == 0 and keeper is not None:
+            _study(torch, reference, batch, signature, keeper)
+        listening = contextlib.nullcontext() if keeper is None else keeper.listening(rows=_samples(batch, signature))
+        with listening:
             outputs = _run(torch, reference, batch, signature)
         if number == 0:
             _check_deterministic(torch, reference, batch, signature, outputs)
         rows = _keep_inputs(spool, batch, signature, is_first=number == 0)
         for spec, output in zip(signature.outputs, outputs, strict=True):
             spool.append(OUTPUT + spec.name, _as_declared(output, spec.name, spec.dtype))
-        for name, tensor in seen.items():
-            spool.append(ACTIVATION + name, _to_numpy(torch, tensor, f"activation {name!r}"))
         if batch.labels is not None:
             spool.append(LABEL, batch.labels)
         for name, array in batch.more.items():
@@ -181,30 +189,29 @@ def _equal_or_nan(one: Array, two: Array) -> Array:
     return equal
 
 
-@contextlib.contextmanager
-def _hooks(torch: Any, reference: Reference, activations: bool) -> Iterator[dict[str, Any]]:
-    seen: dict[str, Any] = {}
-    if activations and reference.kind != "module":
-        raise ReferenceModelError("activations need FILE.py:factory: an archive has no modules to listen to")
+def _study(
+    torch: Any, reference: Reference, batch: ReferenceBatch, signature: Signature, keeper: ActivationKeeper
+) -> None:
+    """Let the keeper learn from the first batch what there is to keep."""
+    cut, rows = _cut_inputs(signature), _samples(batch, signature)
 
-    def listen(name: str) -> Callable[..., None]:
-        def keep(_module: Any, _inputs: Any, output: Any) -> None:
-            if isinstance(output, torch.Tensor):
-                calls = sum(key == name or key.startswith(f"{name}#") for key in seen)
-                seen[f"{name}#{calls + 1}" if calls else name] = output.clone()
+    def run(samples: int | None) -> None:
+        inputs = {name: array[:samples] if name in cut else array for name, array in batch.inputs.items()}
+        _run(torch, reference, ReferenceBatch(inputs=inputs, labels=None), signature)
 
-        return keep
+    keeper.study(run, rows=rows, is_cut=bool(cut))
 
-    handles = [
-        module.register_forward_hook(listen(name))
-        for name, module in reference.module.named_modules()
-        if activations and name and not list(module.children())
-    ]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
+
+def _cut_inputs(signature: Signature) -> set[str]:
+    """Return the inputs whose first axis counts samples and is free."""
+    return {s.name for s in signature.inputs if s.shape is None or bool(s.shape and not isinstance(s.shape[0], int))}
+
+
+def _samples(batch: ReferenceBatch, signature: Signature) -> int:
+    """Return how many samples a run has; one where nothing counts them."""
+    cut = _cut_inputs(signature)
+    sizes = [len(array) for name, array in batch.inputs.items() if array.ndim and (name in cut or not cut)]
+    return sizes[0] if sizes else 1
 
 
 def _keep_inputs(spool: Spool, batch: ReferenceBatch, signature: Signature, *, is_first: bool) -> int:
@@ -212,11 +219,11 @@ def _keep_inputs(spool: Spool, batch: ReferenceBatch, signature: Signature, *, i
 
     A fixed input that every run gets whole, beside others that are cut into runs, is kept once.
     """
-    is_cut = {s.name: s.shape is None or bool(s.shape and not isinstance(s.shape[0], int)) for s in signature.inputs}
+    cut = _cut_inputs(signature)
     rows = 1
     for spec in reversed(signature.inputs):
         array = batch.inputs[spec.name]
-        is_repeated = bool(spec.shape) and any(is_cut.values()) and not is_cut[spec.name]
+        is_repeated = bool(spec.shape) and bool(cut) and spec.name not in cut
         if array.ndim and not is_repeated:
             rows = len(array)
         if is_first or not is_repeated:

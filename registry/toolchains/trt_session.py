@@ -157,6 +157,11 @@ class Session:
         return text
 
     @property
+    def context(self) -> Any:
+        """Return the execution context."""
+        return self._context
+
+    @property
     def device(self) -> Device:
         """Return the stream and memory that the plan runs on."""
         return self._device
@@ -183,9 +188,7 @@ class Session:
         declared = self._type_name(name)
         if (declared, self._output_types.get(name)) == ("int32", "int64"):
             return array.astype(np.int64)
-        if declared != "bfloat16":
-            return array
-        return (array.astype(np.uint32) << 16).view(np.float32)
+        return array if declared != "bfloat16" else widen_bf16(array)
 
     def _as_input(self, name: str, inputs: Mapping[str, Any]) -> Any:
         if name not in inputs:
@@ -244,6 +247,16 @@ class Session:
 
     def _stream_handle(self) -> int:
         return int(self._device.stream)
+
+
+def numpy_type(declared: Any) -> Any:
+    """Return the NumPy type of a type of TensorRT, or None for one that NumPy has not."""
+    return np.dtype(_DTYPES[declared.name]) if declared.name in _DTYPES else None
+
+
+def widen_bf16(bits: Any) -> Any:
+    """Return the FP32 numbers of BF16 bits."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def choose_profile(profiles: Sequence[Json], shapes: Mapping[str, Sequence[int]]) -> Optional[int]:

@@ -16,14 +16,14 @@ from modelreg.builders import trt_calibrator, trt_config, trt_network, trt_rtx
 from modelreg.builders.precision import offered, translate
 from modelreg.builders.trt_capabilities import CAPABILITIES, has, version_numbers
 from modelreg.builders.trt_options import TensorRTOptions
-from modelreg.registry.toolchains import trt_log
+from modelreg.registry.toolchains import trt_debug, trt_log
 from modelreg.registry.words import Backend, Precision
 
 API = json.loads((Path(__file__).parent / "recorded" / "api.json").read_text())
 RELEASES: list[str] = API["releases"]
 
-FULL = [builder_job, trt_calibrator, trt_config, trt_network, trt_log, session_module, runner_job]
-RTX = [trt_rtx, trt_config, trt_network, trt_log, session_module, runner_job]
+FULL = [builder_job, trt_calibrator, trt_config, trt_network, trt_log, trt_debug, session_module, runner_job]
+RTX = [trt_rtx, trt_config, trt_network, trt_log, trt_debug, session_module, runner_job]
 
 CLASSES = {
     "builder": "Builder",
@@ -37,6 +37,7 @@ CLASSES = {
     "runtime": "Runtime",
     "engine": "ICudaEngine",
     "_context": "IExecutionContext",
+    "context": "IExecutionContext",
     "inspector": "EngineInspector",
     "cache": "ITimingCache",
 }

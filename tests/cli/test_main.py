@@ -24,6 +24,8 @@ MUTATING = (
     "build",
     "register-engine",
     "validate",
+    "repair",
+    "layers",
     "promote",
     "pull",
     "rollback",

@@ -42,7 +42,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def capture(body: str, name: str = "Net", **more: Any) -> Any:
     Path("user.py").write_text(textwrap.dedent(body))
-    options: dict[str, Any] = {"weights": None, "seed": 0, "activations": False, "inputs": "inputs.npz"} | more
+    options: dict[str, Any] = {"weights": None, "seed": 0, "activations": None, "inputs": "inputs.npz"} | more
     return capture_reference(
         reference=f"user.py:{name}", signature=PAIR, destination=Path("golden.safetensors").absolute(), **options
     )
@@ -140,7 +140,7 @@ def test_what_is_a_fault_of_ours_is_one_line_too() -> None:
         def forward(self, x):
             return x[:, :2]
     """
-    error = refuse(body, "the reference failed: LookupError: mine and more", activations=True)
+    error = refuse(body, "the reference failed: LookupError: mine and more", activations=(("all",), 1 << 20))
     assert "-v" in error.hint()
 
 
@@ -205,7 +205,7 @@ def test_a_function_must_be_named_and_the_folder_be_there() -> None:
             inputs="inputs.npz",
             signature=PAIR,
             seed=0,
-            activations=False,
+            activations=None,
             destination=Path("none/golden").absolute(),
         )
 
@@ -227,7 +227,7 @@ def test_a_damaged_exported_program_says_one_line_and_torch_says_nothing(
             inputs="inputs.npz",
             signature=PAIR,
             seed=0,
-            activations=False,
+            activations=None,
             destination=tmp_path / "golden",
         )
     assert "\n" not in str(caught.value)

@@ -19,6 +19,7 @@ from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import GoldenSetError, MissingDependencyError, ModelregError, ReferenceModelError
 from modelreg.registry.tensor_sets import open_tensor_set, write_tensor_set
 from modelreg.registry.words import Json
+from modelreg.validators.activation_capture import WantedActivations
 from modelreg.validators.golden import check_golden
 from modelreg.validators.torch_reference import run_reference
 from modelreg_testing.golden import LENET, signature, spec
@@ -65,7 +66,7 @@ def capture(
         inputs = str(tmp_path / "inputs.npz")
     destination = tmp_path / "golden.safetensors"
     destination.unlink(missing_ok=True)
-    options: dict[str, Any] = {"weights": None, "seed": 0, "activations": False} | more
+    options: dict[str, Any] = {"weights": None, "seed": 0, "activations": None} | more
     origin = run_reference(reference=reference, inputs=inputs, signature=declared, destination=destination, **options)
     with open_tensor_set(destination) as golden:
         check_golden(golden, declared)
@@ -194,7 +195,8 @@ def test_activations_of_leaf_modules_are_kept_by_name_and_call(tmp_path: Path) -
         def forward(self, x):
             return self.fc(self.block(self.block(x)))
     """
-    _, arrays, _ = capture(tmp_path, f"{user_file(tmp_path / 'user.py', body)}:Net", activations=True, batch=4)
+    user = user_file(tmp_path / "user.py", body)
+    _, arrays, _ = capture(tmp_path, f"{user}:Net", activations=WantedActivations(), batch=4)
     found = sorted(name for name in arrays if name.startswith("activation."))
     assert found == [f"activation.{n}" for n in ("block.0", "block.0#2", "block.1", "block.1#2", "fc")]
     np.testing.assert_array_equal(arrays["activation.fc"], arrays["output.y"])
@@ -487,7 +489,7 @@ def test_torchscript_and_exported_programs_are_references_too(tmp_path: Path) ->
         assert origin["weights"] is None
         np.testing.assert_allclose(arrays["output.y"], np.load(tmp_path / "truth.npy"), rtol=1e-5, atol=1e-6)
         refuse(tmp_path, str(path), "has its weights inside", weights=path)
-        refuse(tmp_path, str(path), "activations need FILE.py:factory", activations=True)
+        refuse(tmp_path, str(path), "activations need FILE.py:factory", activations=WantedActivations())
 
 
 class Scaled(torch.nn.Module):  # type: ignore[misc]

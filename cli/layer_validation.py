@@ -1,0 +1,83 @@
+"""Comparing the layers of engines while they are validated: what was asked, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelreg.cli.layer_views import open_views
+from modelreg.cli.progress import Reporter
+from modelreg.cli.render import print_warning
+from modelreg.registry.errors import ModelregError, WorkerStartError
+
+if TYPE_CHECKING:
+    from modelreg.cli.context import Registry
+    from modelreg.config.policy import Policy
+    from modelreg.registry.records import EngineRecord, VersionRecord
+    from modelreg.registry.tensor_sets import TensorSet
+    from modelreg.registry.words import Json
+    from modelreg.validators.interface import EvaluationPass
+    from modelreg.validators.layers.comparison import LayerReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerChoice:
+    """Which layers are compared: modules, or every node; on so many samples, by the version's mapping table."""
+
+    every_node: bool
+    samples: int
+    overrides: Mapping[str, str]
+
+
+def read_choice(registry: Registry, version: VersionRecord, *, every_node: bool, samples: int) -> LayerChoice:
+    """Return the choice with the mapping table that a user gave to the version."""
+    from modelreg.registry.layer_maps import read_layer_map
+
+    with registry.database.read() as connection:
+        return LayerChoice(every_node=every_node, samples=samples, overrides=read_layer_map(connection, version))
+
+
+def compare_engine(
+    choice: LayerChoice,
+    *,
+    engine: EngineRecord,
+    version: VersionRecord,
+    golden: TensorSet,
+    policy: Policy,
+    served: EvaluationPass,
+    registry: Registry,
+    reporter: Reporter,
+    folder: Path,
+) -> LayerReport | str:
+    """Return what was found of an engine's layers, or why nothing was: the verdict does not depend on it."""
+    from modelreg.validators.layers.comparison import compare_layers, layer_limit_db
+
+    label = f"comparing layers of engine {engine.id} ({engine.target.name} {engine.precision})"
+    try:
+        with reporter.step(label) as tell, open_views(engine, version, registry, folder) as views:
+            return compare_layers(
+                version=version,
+                golden=golden,
+                source=views.source,
+                candidate=views.candidate,
+                isolating=views.isolating,
+                own=views.own,
+                limit_db=layer_limit_db(policy, engine.precision),
+                overrides=choice.overrides,
+                every_node=choice.every_node,
+                engine=served,
+                most=choice.samples,
+                progress=tell,
+            )
+    except WorkerStartError:
+        raise
+    except ModelregError as error:
+        print_warning(f"the layers of engine {engine.id} are not compared: {error}; {error.hint()}".rstrip("; "))
+        return str(error)
+
+
+def layers_document(found: LayerReport | str) -> Json:
+    """Return what goes into the engine's report."""
+    return {"error": found} if isinstance(found, str) else found.to_json()

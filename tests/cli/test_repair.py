@@ -1,0 +1,108 @@
+"""Repairing engines whose error is born in one layer, on real builds for the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modelreg_testing.cli import CliResult, Shop
+from modelreg_testing.layered import outlier_net, register
+from modelreg_testing.workshop import overflowing_net
+
+pytestmark = pytest.mark.slow
+
+
+def engines(shop: Shop) -> list[dict[str, object]]:
+    listed = shop.cli("show", "net:1", "--json").document["engines"]
+    assert isinstance(listed, list)
+    return listed
+
+
+def test_an_int8_engine_with_one_outlier_channel_is_repaired_with_one_node(shop: Shop, tmp_path: Path) -> None:
+    calibration = register(shop, outlier_net(), tmp_path / "in")
+    done = shop.cli("repair", "net", "--precision", "int8", "--calibration", calibration, "--json")
+    assert done.code == 0, done.err
+    found = done.document
+    assert found["nodes"] == ["mix"]
+    assert found["minimal"]
+    assert found["layers"]["first_bad"] == "mix"
+    assert found["unrepaired"]["reason"].startswith("cosine of y")
+    assert found["engine"]["recipe"]["variant"]["excluded_nodes"] == ["mix"]
+    assert found["validation"]["verdict"] == "pass"
+    before, after = found["cost"]["size_bytes"]
+    assert after > before > 0
+    assert all(each > 0 for each in found["cost"]["latency_ms"])
+    assert len(engines(shop)) == 1  # trials leave no engines
+    again = shop.cli("build", "net", "--precision", "int8", "--calibration", calibration, "--nodes-to-exclude", "mix")
+    assert "reused" in again.out  # the recipe is the one that a user would write
+
+
+def test_an_overflow_of_fp16_is_named_and_repaired_and_an_interrupted_repair_goes_on(
+    shop: Shop, tmp_path: Path
+) -> None:
+    register(shop, overflowing_net(), tmp_path / "in")
+    assert shop.cli("build", "net", "--precision", "fp16").code == 0
+    looked = shop.cli("validate", "net", "--layers", "--json")
+    assert looked.code == 3
+    (engine,) = looked.document["validations"]
+    assert engine["layers"]["first_bad"] == "grow"
+    states = {row["name"]: row["state"] for row in engine["layers"]["rows"]}
+    assert states == {"fc1": "ok", "grow": "born", "shrink": "carried", "fc2": "carried"}
+    words = ("repair", "net", "--precision", "fp16")
+    first = shop.cli(*words, "--max-trials", 1)
+    assert first.code == 3
+    assert "no set of nodes was found for net:1 fp16 for cpu in 1 trial" in first.err
+    (notebook,) = (shop.path / "repairs").iterdir()
+    assert [each["nodes"] for each in json.loads(notebook.read_text())["trials"]] == [["grow"]]
+    second = shop.cli(*words)
+    assert second.code == 0, second.err
+    assert "going on with 1 trial of an earlier run" in second.err
+    assert "keeping grow ..." not in second.err
+    assert "passes with 2 nodes kept in a high precision (minimal: dropping any one fails)" in second.out
+    assert "recipe: --nodes-to-exclude grow,shrink" in second.out
+    assert "size:   " in second.out
+    assert "time:   " in second.out
+    assert "next: modelreg promote net:1 --to production" in second.err
+    assert list((shop.path / "repairs").iterdir()) == []
+
+
+def test_when_fp32_itself_fails_it_is_said_that_no_set_of_nodes_helps(shop: Shop, tmp_path: Path) -> None:
+    calibration = register(shop, outlier_net(), tmp_path / "in", wrong_by=5.0)
+    done = shop.cli("repair", "net", "--precision", "int8", "--calibration", calibration)
+    assert done.code == 3
+    assert "no set of nodes can repair net:1 int8 for cpu: FP32 itself fails the policy (cosine of y" in done.err
+    assert engines(shop) == []
+
+
+def test_a_dry_run_names_the_suspects_and_writes_nothing(shop: Shop, tmp_path: Path) -> None:
+    calibration = register(shop, outlier_net(), tmp_path / "in")
+    before = sorted(path.relative_to(shop.path) for path in shop.path.rglob("*"))
+    done = shop.cli("repair", "net", "--precision", "int8", "--calibration", calibration, "--dry-run")
+    assert done.code == 0, done.err
+    assert "net:1 int8 for cpu fails: cosine of y" in done.out
+    assert "first bad layer: mix (MatMul, node mix)" in done.out
+    assert "would try to keep in a high precision, in this order: mix, " in done.out
+    assert sorted(path.relative_to(shop.path) for path in shop.path.rglob("*")) == before
+
+
+def test_an_engine_that_passes_needs_no_repair(shop: Shop, tmp_path: Path) -> None:
+    register(shop, overflowing_net(factor=2.0), tmp_path / "in")
+    done = shop.cli("repair", "net", "--precision", "fp16")
+    assert (done.code, done.out) == (0, "net:1 fp16 for cpu passes as it is: nothing to repair\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--precision", "fp32"], "fp32 converts nothing, so no node can be kept out of it"),
+        (["--precision", "int8"], "int8 of net:1 needs a calibration set"),
+        (["--precision", "fp16", "--target", "sm_90"], "no toolchain"),
+    ],
+)
+def test_what_cannot_be_repaired_is_refused_at_once(shop: Shop, tmp_path: Path, words: list[str], message: str) -> None:
+    register(shop, overflowing_net(), tmp_path / "in")
+    done: CliResult = shop.cli("repair", "net", *words)
+    assert done.code != 0
+    assert message in done.err
