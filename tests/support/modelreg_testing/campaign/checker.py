@@ -168,8 +168,8 @@ def sha256(data: bytes) -> str:
 
 
 # -- what a serving host has -----------------------------------------------------------------------------------
-def check_pulled(root: Path) -> int:
-    """Check a folder that `pull` fills, as a server reads it; return its generation, 0 where nothing is current."""
+def check_pulled(root: Path, *, target: str = "cpu") -> int:
+    """Check what a folder that `pull` fills has for a target; return its generation, 0 where nothing is current."""
     if not (root / "pointer.json").exists():
         return 0
     body = parse_document((root / "pointer.json").read_bytes())
@@ -180,7 +180,7 @@ def check_pulled(root: Path) -> int:
         manifest = (folder / "manifest.json").read_bytes()
         require(sha256(manifest) == release, "I1", f"the pulled manifest of {release} is not its digest")
         for engine in json.loads(manifest)["engines"]:
-            for file in engine["files"]:
+            for file in engine["files"] if engine["target"] == target else ():
                 data = (folder / file["path"]).read_bytes()
                 require(sha256(data) == file["sha256"], "I1", f"pulled {file['path']} is damaged")
     return int(body["generation"])

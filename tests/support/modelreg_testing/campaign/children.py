@@ -93,7 +93,9 @@ def run_child(
 ) -> Ran:
     """Run a command line in a forked child, `prepare` before it, traced with `strace`'s arguments where given."""
     folder = Path(tempfile.mkdtemp(prefix="child-", dir=outputs_in or place.folder))
-    outputs = [folder / "out", folder / "err"]
+    paths = [folder / "out", folder / "err"]
+    # Opened here: what the child does before its command could be what is hit, if strace is quick.
+    outputs = [os.open(path, os.O_WRONLY | os.O_CREAT, 0o644) for path in paths]
     ready, go = os.pipe()
     started = time.monotonic()
     with warnings.catch_warnings():
@@ -102,30 +104,29 @@ def run_child(
     if pid == 0:
         os.close(go)
         _be_child(place, words, prepare, outputs, ready)
-    os.close(ready)
+    for fd in (ready, *outputs):
+        os.close(fd)
     tracer = None if strace is None else _attach(pid, strace)
     os.write(go, b"x")
     os.close(go)
     code = _wait(pid)
     if tracer is not None:
         _finish(tracer)
-    said = [path.read_text(errors="replace") if path.exists() else "" for path in outputs]
+    said = [path.read_text(errors="replace") for path in paths]
     shutil.rmtree(folder)
     return Ran(code, said[0], said[1], code == -signal.SIGKILL, time.monotonic() - started)
 
 
 def _be_child(
-    place: Place, words: tuple[object, ...], prepare: Callable[[], object] | None, outputs: list[Path], ready: int
+    place: Place, words: tuple[object, ...], prepare: Callable[[], object] | None, outputs: list[int], ready: int
 ) -> None:
     code = 70
     try:
         os.setsid()
         if hasattr(ctypes, "CDLL"):
             ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1 & 0xFFFFFFFFFFFFFFFF), 0, 0, 0)
-        for number, path in enumerate(outputs, start=1):
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        for number, fd in enumerate(outputs, start=1):
             os.dup2(fd, number)
-            os.close(fd)
         sys.stdout, sys.stderr = (os.fdopen(os.dup(n), "w") for n in (1, 2))
         os.read(ready, 1)
         if prepare is not None:

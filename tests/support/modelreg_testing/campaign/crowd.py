@@ -183,6 +183,7 @@ def _judge(place: Place, reports: Path, tally: Tally) -> None:
     told = [(path.stem, *each) for path in files for each in json.loads(path.read_text())]
     for _writer, kind, _generation, _words in told:
         tally.count(str(kind))
+    require(tally.outcomes["failed"] == 0, "told", next((str(t) for t in told if t[1] == "failed"), ""))
     wins = {int(generation): str(txn) for _writer, kind, generation, txn in told if kind == "won"}
     unsure = [int(generation) for _writer, kind, generation, _words in told if kind == "unknown"]
     require(len(wins) == tally.outcomes["won"], "I4", "two writers won the same generation")
@@ -190,7 +191,6 @@ def _judge(place: Place, reports: Path, tally: Tally) -> None:
         require(channel.txns.get(generation) == txn, "I3", f"generation {generation} was acknowledged and is not there")
     lost = set(range(started_at + 1, max(history) + 1)) - set(wins)
     require(len(lost) <= len(unsure), "I3", f"nobody was told of generations {sorted(lost)[:5]}")
-    require(tally.outcomes["failed"] == 0, "told", next((str(t) for t in told if t[1] == "failed"), ""))
     for writer, kind, generation, words in told:
         if kind == "lost":
             holder = history[int(generation)]["actor"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -203,14 +204,20 @@ def _damage(sizes: Sizes) -> list[Job]:
 def run_jobs(jobs: list[Job], folder: Path, server: S3Server, *, at_once: int) -> list[Tally]:
     """Run jobs in forked processes, some at once; return their rows, those of one row's shares merged."""
     running: dict[int, Job] = {}
-    for job in [*(job for job in jobs if not job.alone), *(job for job in jobs if job.alone)]:
-        while len(running) >= (1 if job.alone or any(each.alone for each in running.values()) else at_once):
+    try:
+        for job in [*(job for job in jobs if not job.alone), *(job for job in jobs if job.alone)]:
+            while len(running) >= (1 if job.alone or any(each.alone for each in running.values()) else at_once):
+                _wait_for_one(running)
+            place = folder / job.name.replace(" ", "-")
+            place.mkdir(parents=True)
+            running[start_child(lambda job=job, place=place: _be_job(job, place, server))] = job  # type: ignore[misc]
+        while running:
             _wait_for_one(running)
-        place = folder / job.name.replace(" ", "-")
-        place.mkdir(parents=True)
-        running[start_child(lambda job=job, place=place: _be_job(job, place, server))] = job  # type: ignore[misc]
-    while running:
-        _wait_for_one(running)
+    except KeyboardInterrupt:  # what is done is kept
+        for pid in running:
+            os.kill(pid, signal.SIGTERM)
+        while running:
+            _wait_for_one(running)
     merged: dict[tuple[str, str], Tally] = {}
     for job in jobs:
         for tally in _rows(folder / job.name.replace(" ", "-"), job):
@@ -225,7 +232,7 @@ def run_jobs(jobs: list[Job], folder: Path, server: S3Server, *, at_once: int) -
 def _be_job(job: Job, place: Path, server: S3Server) -> None:
     started = time.monotonic()
     try:
-        rows = job.work(place, S3Server(server.endpoint_url) if job.store == "s3" else None)
+        rows = job.work(place, replace(server) if job.store == "s3" else None)
     except BaseException:
         broken = Tally(job.name.split()[0], job.name, job.store)
         broken.count("VIOLATION")
@@ -243,9 +250,7 @@ def _wait_for_one(running: dict[int, Job]) -> None:
 def _rows(place: Path, job: Job) -> Iterator[Tally]:
     path = place / "rows.json"
     if not path.exists():
-        broken = Tally(job.name.split()[0], job.name, job.store)
-        broken.violations.append(f"{job.name} left no result")
-        yield broken
+        yield Tally(job.name.split()[0], f"{job.name}: stopped early, no result", job.store)
         return
     for row in json.loads(path.read_text()):
         yield Tally.from_json(row)

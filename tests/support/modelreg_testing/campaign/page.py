@@ -117,7 +117,7 @@ def _table(rows: list[Tally]) -> list[str]:
         )
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     for row in rows:
-        lines += [f"\nVIOLATION {text}" for text in row.violations[:3]]
+        lines += [f"\nVIOLATION {' '.join(text.split())[:400]}" for text in row.violations[:3]]
     return lines
 
 
