@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 def test_full_and_read_only_disks_keep_what_is_served_and_say_what_is_wrong(memory: Path) -> None:
     (memory / "disks").mkdir()
-    found = run_apart(memory / "disks", steps=2)
+    found = run_apart(memory / "disks", steps=2, commands=("register", "promote"))
     if isinstance(found, str):
         pytest.skip(f"no small disks can be mounted: {found}")
     for tally in found:

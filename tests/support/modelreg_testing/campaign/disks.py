@@ -36,7 +36,7 @@ _OUTSIDE = Path(tempfile.gettempdir())
 _ABOUT = re.compile(r"bytes free|disk is full|inodes|No space left")
 
 
-def run_apart(folder: Path, *, steps: int) -> list[Tally] | str:
+def run_apart(folder: Path, *, steps: int, commands: tuple[str, ...] = COMMANDS) -> list[Tally] | str:
     """Run this part in a mount namespace of its own; return its rows, or why it cannot run here."""
     if shutil.which("unshare") is None:
         return "unshare is not installed"
@@ -45,6 +45,7 @@ def run_apart(folder: Path, *, steps: int) -> list[Tally] | str:
     report = folder / "disks.json"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-m", __name__, "--folder", str(folder), "--steps", str(steps), "--report", str(report)]
+    words += ["--commands", *commands]
     done = subprocess.run(["unshare", "-rm", *words], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return [Tally.from_json(row) for row in json.loads(report.read_text())]
@@ -285,10 +286,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--report", type=Path, required=True)
+    parser.add_argument("--commands", nargs="+", required=True)
     options = parser.parse_args()
     tallies = [
         full_disk(options.folder, name, steps=options.steps, inodes=inodes)
-        for name in COMMANDS
+        for name in options.commands
         for inodes in (False, True)
     ]
     template = make_template(options.folder / "closed" / "template", None)

@@ -16,7 +16,11 @@ def run_servers(folder: Path, sizes: Sizes) -> list[Tally]:
     rows = [refuse_the_liar(folder)]
     endpoint = os.environ.get("MODELREG_TEST_RGW")
     if not endpoint:
-        rows.append(Tally("servers", "Ceph RGW: not run, MODELREG_TEST_RGW names none (tests/campaign/ceph.sh starts one)", "s3"))
+        rows.append(
+            Tally(
+                "servers", "Ceph RGW: not run, MODELREG_TEST_RGW names none (tests/campaign/ceph.sh starts one)", "s3"
+            )
+        )
         return rows
     server = S3Server(endpoint, bare_etags=True)
     server.boto.create_bucket(Bucket=BUCKET)  # there already is as good

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modelreg.registry.storage.s3_limits import S3Limits
 from modelreg_testing.campaign.checker import Broken, require
@@ -132,30 +132,32 @@ def _judge(place: Place, trial: _Trial, ran: Ran) -> str:
     require(ran.code != 4, "told", f"a conflict, and nobody else was there: {ran.err[-300:]}")
     value = command_value(place, ready)
     check_told(ran, value=value, ready=ready)
+    if trial.fault is Fault.LATE and trial.ways.late_s and ran.code == 0:
+        _overtake(place, trial.proxy, trial.ways.late_s)
+        gone_on = replace(ready, command=replace(ready.command, moves_on=True))
+        recover(place, gone_on, fix_first=False, value=value, ran=ran)
+        return "new, then overtaken, exit 0"
     if trial.fault is Fault.LATE:
-        value = _let_it_arrive(place, ready, trial.proxy, ran, trial.ways)
+        value = _let_it_arrive(place, ready, trial.proxy, ran)
     recover(place, ready, fix_first=trial.number % 2 == 0, value=value, ran=ran)
     name = "old" if value == ready.old else "new"
     return f"{name}, exit {ran.code}"
 
 
-def _let_it_arrive(place: Place, ready: Prepared, proxy: Proxy, ran: Ran, ways: Ways) -> object:
-    """Deliver what was held back, after somebody else has gone on; it may change only what was called unknown."""
+def _let_it_arrive(place: Place, ready: Prepared, proxy: Proxy, ran: Ran) -> object:
+    """Deliver what was held back; it may change only what was called unknown."""
     value = command_value(place, ready)
-    if ways.late_s and ran.code == 0:
-        return _overtake(place, ready, proxy, value, ways.late_s)
     proxy.deliver_late()
     after = command_value(place, ready)
     require(ran.code == 5 or after == value, "told", f"exit {ran.code}, and a late write changed that")
     return after
 
 
-def _overtake(place: Place, ready: Prepared, proxy: Proxy, value: object, late_s: float) -> object:
-    """Let somebody else promote, and the late write arrive long after that."""
+def _overtake(place: Place, proxy: Proxy, late_s: float) -> None:
+    """Let somebody else promote, and the late write arrive long after that: it changes nothing."""
     must(place, "promote", f"{MODEL}:1", "--to", CHANNEL)
     time.sleep(late_s)
     before = look(place).generation
     proxy.deliver_late()
     after = look(place).generation
     require(before == after, "I2", f"a late write moved the channel from {before} to {after}")
-    return value
