@@ -75,7 +75,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
         "modelreg": __version__,
-        "commit": _first_line("git", "rev-parse", "--short", "HEAD"),
+        "commit": _first_line("git", "describe", "--always", "--dirty"),
         "strace": _first_line("strace", "--version").rpartition(" ")[2] if strace else "absent",
     }
 
