@@ -69,7 +69,12 @@ def settle_channel(database: Database, storage: Storage, *, model: str, channel:
     """
     pointer = storage.complete_reserved(model, channel)
     with database.read() as connection:
-        found = compare(read_channel_state(connection, model=model, channel=channel), pointer)
+        state = read_channel_state(connection, model=model, channel=channel)
+    found = compare(state, pointer)
+    if found.ahead:
+        # Where hosts share no lock, another one may have moved the pointer, and told the database, after we read it.
+        pointer = storage.complete_reserved(model, channel)
+        found = compare(state, pointer)
     if found.is_settled:
         return pointer
     if found.ahead:
