@@ -143,7 +143,7 @@ class Database:
         Raises:
             BusyError: Another writer kept the lock for the whole timeout; nothing was done.
             DatabaseError: The database cannot be written (read-only, full, damaged); nothing was done.
-            CommitUnknownError: A server was lost while it committed.
+            CommitUnknownError: A server was lost while it committed, or a disk failed then.
         """
         self._check_fork()
         with self._translated():
@@ -270,7 +270,8 @@ class Database:
                     self._server.require_sound(connection)
                 is_done = True
         except sa.exc.DBAPIError as error:
-            unknown = self._server.unknown_commit(error.orig or error) if is_done and self._server else None
+            place = self._server or self._file
+            unknown = place.unknown_commit(error.orig or error) if is_done and place else None
             if unknown is None:
                 raise
             raise unknown from error

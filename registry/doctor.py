@@ -26,6 +26,7 @@ from modelreg.registry.histories import restore_documents
 from modelreg.registry.manifest import parse_manifest
 from modelreg.registry.recovering import recover_version
 from modelreg.registry.rolling_forward import roll_forward
+from modelreg.registry.scratch import sweep_scratch
 from modelreg.registry.settling import settle_channel
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
 
@@ -79,6 +80,10 @@ class Doctor:
         swept = self.storage.sweep_leftovers()
         if swept:
             fixed.append(found(Level.FIXED, "leftovers", "store", f"removed {swept} temporary files"))
+        abandoned = sweep_scratch()
+        if abandoned:
+            message = f"removed {abandoned} folders of commands that died, from the temporary place"
+            fixed.append(found(Level.FIXED, "leftovers", "host", message))
         return fixed + self.examine()
 
     def _examine_blobs(self, *, is_sound: bool) -> BlobExamination:

@@ -19,8 +19,14 @@ from modelreg.migrations.runner import create_database
 from modelreg.registry import postgresql, versions
 from modelreg.registry.clock import utc_now
 from modelreg.registry.database import Database
-from modelreg.registry.errors import BusyError, DatabaseError, MissingDependencyError, ModelregError, UsageError
-from modelreg.registry.postgresql import CommitUnknownError
+from modelreg.registry.errors import (
+    BusyError,
+    CommitUnknownError,
+    DatabaseError,
+    MissingDependencyError,
+    ModelregError,
+    UsageError,
+)
 from modelreg.registry.schema import model
 from modelreg_testing.postgresql import PASSWORD, QUOTED, PostgresServer
 from modelreg_testing.registry import add_version, populate, row_counts
