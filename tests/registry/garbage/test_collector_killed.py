@@ -44,7 +44,9 @@ def require_sound(stock: Stock) -> None:
     with stock.database() as database:
         doctor = Doctor(database=database, storage=stock.storage, actor=ACTOR)
         doctor.repair()
-        assert {finding.level for finding in doctor.examine()} == {Level.OK}
+        left = [finding for finding in doctor.examine() if finding.level is not Level.OK]
+        # What the collector was at may be nobody's any more, and still there: the next one removes it.
+        assert {(finding.level, finding.check) for finding in left} <= {(Level.WARNING, "orphans")}
 
 
 def require_finished(stock: Stock) -> None:
