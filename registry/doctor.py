@@ -14,6 +14,7 @@ from modelreg.registry.checks.blobs import BlobExamination, examine_blobs, heal_
 from modelreg.registry.checks.channels import ChannelExamination, Place, examine_channel
 from modelreg.registry.checks.database import examine_database
 from modelreg.registry.checks.findings import Finding, Level, found
+from modelreg.registry.checks.notes import examine_notes
 from modelreg.registry.checks.upkeep import (
     examine_clocks,
     examine_leftovers,
@@ -63,6 +64,7 @@ class Doctor:
         findings = list(examine_database(self.database, why=self.why))
         is_sound = all(finding.level is Level.OK for finding in findings if finding.check == "database")
         findings += self._examine_blobs(is_sound=is_sound).findings
+        findings += examine_notes(self.database if is_sound else None, self.storage)
         findings.append(examine_leftovers(self.storage))
         findings += examine_server(self.storage)
         findings += examine_clocks(self.database if is_sound else None, self.storage)
