@@ -14,7 +14,7 @@ from modelreg.registry.checks.blobs import BlobExamination, examine_blobs, heal_
 from modelreg.registry.checks.channels import ChannelExamination, Place, examine_channel
 from modelreg.registry.checks.database import examine_database
 from modelreg.registry.checks.findings import Finding, Level, found
-from modelreg.registry.checks.notes import examine_notes
+from modelreg.registry.checks.notes import examine_notes, unreadable_marks
 from modelreg.registry.checks.upkeep import (
     examine_clocks,
     examine_leftovers,
@@ -76,7 +76,7 @@ class Doctor:
 
     def repair(self) -> list[Finding]:
         """Settle what can be settled and return the findings as they are then; a second time changes nothing."""
-        fixed = self._heal_blobs()
+        fixed = [*self._remove_marks(), *self._heal_blobs()]
         for place in self._places():
             fixed += self._settle(place)
         swept = self.storage.sweep_leftovers()
@@ -111,6 +111,16 @@ class Doctor:
         ]
 
     # -- repairs -------------------------------------------------------------------------------------------
+    def _remove_marks(self) -> list[Finding]:
+        fixed = []
+        try:
+            for note in unreadable_marks(self.storage):
+                self.storage.remove_note(note.name)
+                fixed.append(found(Level.FIXED, "mark", note.name, "removed: what it was of is kept"))
+        except ModelregError:
+            pass  # the examination that follows reports it
+        return fixed
+
     def _heal_blobs(self) -> list[Finding]:
         try:
             broken = self._examine_blobs(is_sound=self.database is not None).broken

@@ -276,3 +276,23 @@ def test_a_pin_that_cannot_be_read_is_named_by_the_doctor_and_can_be_lifted(shop
 @pytest.mark.parametrize("setting", ["gc.grace_s=1e300", "gc.grace_s=inf", "gc.grace_s=0", "gc.keep_releases=1.5"])
 def test_a_setting_that_no_collection_can_go_by_is_refused(shop: Shop, setting: str) -> None:
     assert setting.partition("=")[0] in cli(shop, "--set", setting, "gc", code=2).err
+
+
+def test_a_mark_that_cannot_be_read_is_removed_by_the_doctor_and_what_it_was_of_is_marked_anew(shop: Shop) -> None:
+    shop.storage.put_bytes(b"orphan")
+    cli(shop, "gc")
+    (mark,) = (shop.path / "store" / "gc" / "marks").iterdir()
+    for broken in (b"", b"{", mark.read_bytes().replace(b"marked", b"moved")):
+        mark.write_bytes(broken)
+        assert "modelreg doctor --fix" in cli(shop, "gc", code=6).err
+        assert "modelreg doctor --fix" in cli(shop, "doctor", code=1).out
+        cli(shop, "verify")
+        assert "removed: what it was of is kept" in cli(shop, "doctor", "--fix").out
+        assert cli(shop, "gc", "--json").document["marked"]["things"] == 1
+    cli(shop, "gc", *BARE)
+    swept = next(path for path in mark.parent.iterdir() if path.name.startswith("release-"))
+    swept.write_bytes(b"{")
+    assert "damaged" in cli(shop, "verify", code=6).out
+    cli(shop, "doctor", "--fix")
+    cli(shop, "gc", *BARE)
+    cli(shop, "verify")

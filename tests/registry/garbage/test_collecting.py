@@ -33,6 +33,7 @@ WEEK = timedelta(days=7)
 
 @pytest.fixture(params=["local", "s3", "postgresql"])
 def stock(request: pytest.FixtureRequest, in_memory: Path) -> Iterator[Stock]:
+    """Give a registry on a folder, in S3, and on a folder with its database on PostgreSQL."""
     if request.param == "local":
         yield Stock.local(in_memory)
     elif request.param == "s3":
@@ -43,6 +44,11 @@ def stock(request: pytest.FixtureRequest, in_memory: Path) -> Iterator[Stock]:
         postgres: PostgresServer = request.getfixturevalue("postgres")
         with postgres.registry() as database:
             yield Stock.local(in_memory, database_url=url_of(database))
+
+
+# Servers take their time: what only the database or only the store makes different is not tried on the other one's.
+ON_EITHER_STORE = pytest.mark.parametrize("stock", ["local", "s3"], indirect=True)
+ON_EITHER_DATABASE = pytest.mark.parametrize("stock", ["local", "postgresql"], indirect=True)
 
 
 @pytest.fixture
@@ -87,6 +93,7 @@ def test_what_no_channel_goes_back_to_is_removed_and_the_rest_stays_whole(stock:
     assert stock.collect(keep=2).swept.things == 0
 
 
+@ON_EITHER_STORE
 def test_nothing_is_removed_before_its_grace_is_over(stock: Stock) -> None:
     stock.release(1, 2)
     stock.storage.put_bytes(ORPHAN)
@@ -115,6 +122,7 @@ def test_a_preview_says_what_would_go_and_does_nothing(stock: Stock) -> None:
     assert found.kept[Need.RECORD][MarkedKind.BLOB].size_bytes > 0
 
 
+@ON_EITHER_STORE
 def test_a_lease_keeps_what_its_host_serves_until_it_runs_out(stock: Stock) -> None:
     stock.release(1, 2, 3)
     held = stock.storage.read_history("lenet", CHANNEL, 1)
@@ -129,6 +137,7 @@ def test_a_lease_keeps_what_its_host_serves_until_it_runs_out(stock: Stock) -> N
     assert list(stock.storage.list_notes("leases")) == []
 
 
+@ON_EITHER_DATABASE
 def test_a_pin_keeps_a_version_until_it_is_lifted(stock: Stock) -> None:
     stock.release(1, 2, 3)
     record = stock.register(1)
@@ -139,6 +148,7 @@ def test_a_pin_keeps_a_version_until_it_is_lifted(stock: Stock) -> None:
     assert stock.collect().swept.things == 2
 
 
+@ON_EITHER_DATABASE
 def test_an_operation_that_is_not_settled_keeps_its_engines(stock: Stock) -> None:
     stock.release(1, 2, 3)
     current = stock.served()
@@ -170,6 +180,7 @@ def test_an_operation_that_is_not_settled_keeps_its_engines(stock: Stock) -> Non
     assert stock.collect().swept.things == 2
 
 
+@ON_EITHER_DATABASE
 def test_engines_of_the_newest_versions_stay_though_nothing_released_them(stock: Stock) -> None:
     for number in (1, 2, 3):
         stock.register(number)
@@ -190,6 +201,7 @@ def test_a_swept_engine_is_refused_at_a_promotion_and_can_be_built_again(stock: 
     stock.check()
 
 
+@ON_EITHER_STORE
 def test_a_release_that_is_active_again_loses_its_mark(stock: Stock) -> None:
     stock.release(1, 2, 3)
     assert stock.collect(grace=WEEK).marked.things == 2
@@ -201,6 +213,7 @@ def test_a_release_that_is_active_again_loses_its_mark(stock: Stock) -> None:
     stock.check()
 
 
+@ON_EITHER_STORE
 def test_marks_of_what_a_lease_needs_again_are_taken_away(stock: Stock) -> None:
     stock.release(1, 2, 3)
     stock.collect(grace=WEEK)
@@ -209,6 +222,7 @@ def test_marks_of_what_a_lease_needs_again_are_taken_away(stock: Stock) -> None:
     assert stock.has(plan_of(1))
 
 
+@ON_EITHER_STORE
 def test_what_was_taken_back_has_its_whole_grace_again(stock: Stock) -> None:
     stock.storage.put_bytes(ORPHAN)
     stock.collect(grace=WEEK)
@@ -218,6 +232,7 @@ def test_what_was_taken_back_has_its_whole_grace_again(stock: Stock) -> None:
     assert (again.marked.things, again.swept.things) == (1, 0)
 
 
+@ON_EITHER_DATABASE
 def test_every_removal_is_an_event_with_the_digests(stock: Stock) -> None:
     stock.release(1, 2, 3)
     stock.collect()
@@ -228,6 +243,7 @@ def test_every_removal_is_an_event_with_the_digests(stock: Stock) -> None:
     assert stock.storage.read_history("lenet", CHANNEL, 1).release in told[0].details
 
 
+@ON_EITHER_DATABASE
 def test_two_channels_keep_what_either_needs(stock: Stock) -> None:
     stock.release(1, 2, 3)
     stock.promote(1, channel="canary")
@@ -235,6 +251,7 @@ def test_two_channels_keep_what_either_needs(stock: Stock) -> None:
     assert stock.has(plan_of(1))
 
 
+@ON_EITHER_DATABASE
 def test_releases_that_take_turns_count_once(stock: Stock) -> None:
     stock.release(1, 2, 3)
     for _ in range(3):
@@ -324,6 +341,7 @@ def test_leftovers_of_the_dead_go_too(local: Stock) -> None:
     assert storage.count_leftovers() == 0
 
 
+@ON_EITHER_DATABASE
 def test_two_precisions_of_one_version_go_and_stay_by_themselves(stock: Stock) -> None:
     stock.register(1)
     stock.build(1)
@@ -335,6 +353,7 @@ def test_two_precisions_of_one_version_go_and_stay_by_themselves(stock: Stock) -
     assert not stock.has(plan_of(1, Precision.FP16))
 
 
+@ON_EITHER_DATABASE
 def test_a_release_that_was_swept_is_not_counted_among_what_is_kept(stock: Stock) -> None:
     stock.release(1, 2, 3)
     stock.collect(keep=1)
@@ -342,6 +361,7 @@ def test_a_release_that_was_swept_is_not_counted_among_what_is_kept(stock: Stock
     assert found.kept[Need.CHANNEL][MarkedKind.RELEASE].things == 2
 
 
+@ON_EITHER_DATABASE
 def test_the_list_of_a_source_of_several_files_stays_though_an_older_registry_did_not_note_it(stock: Stock) -> None:
     """It alone tells, without a database, of which files a source is."""
     version = stock.register(1)
