@@ -77,9 +77,16 @@ def verify_registry(
     for model, channel in storage.list_channels():
         named |= _verify_channel(report, storage, model, channel)
     for release in sorted(named | set(storage.iterate_releases())):
-        if storage.find_swept(release) is None:  # of one that `gc` removed only the manifest is there, if that
+        if not _is_swept(storage, release):  # of one that `gc` removed only the manifest is there, if that
             _verify_release(report, storage, release, progress)
     return report
+
+
+def _is_swept(storage: Storage, release: str) -> bool:
+    try:
+        return storage.find_swept(release) is not None
+    except IntegrityError:
+        return False  # `doctor` tells of a mark that cannot be read
 
 
 def verify_version(

@@ -44,7 +44,7 @@ def test_a_sound_registry_verifies_and_counts_what_it_read(shop: Shop) -> None:
     report = verify(shop)
     assert report.damages == []
     assert (report.releases, report.pointers) == (2, 1)
-    assert report.blobs == 9  # two sources, plans, logs and reports, and one golden set
+    assert report.blobs == 10  # two sources, golden sets, plans, logs and reports
     assert report.events is not None
     assert report.events > 5
     assert report.size_bytes > 0
