@@ -70,7 +70,8 @@ class Watch:
         except ModelregError as error:
             is_damage = isinstance(error, IntegrityError) and not isinstance(error, ForeignReleaseError)
             severity = Severity.DAMAGE if is_damage else Severity.PROBLEM
-            self.add(kind, severity, subject, f"{what}: {error}", hint=error.hint())
+            runbook = "corrupt-blob" if is_damage else ""
+            self.add(kind, severity, subject, f"{what}: {error}", hint=error.hint(), runbook=runbook)
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             self.add(kind, Severity.PROBLEM, subject, f"{what}: {place}{error.strerror or error}")

@@ -11,6 +11,7 @@ import click
 
 from modelreg.cli.context import Invocation, Registry, open_database_if_usable
 from modelreg.cli.failures import report_after_result
+from modelreg.cli.night_choosing import choose_channels_if_any, preview_night
 from modelreg.cli.options import (
     dry_run_option,
     list_option,
@@ -22,12 +23,11 @@ from modelreg.cli.options import (
     whole_number,
 )
 from modelreg.cli.progress import interrupted_by_signals
-from modelreg.cli.render import print_document, print_line, print_note
-from modelreg.registry.errors import GateFailedError, IntegrityError, ModelregError, NotFoundError
+from modelreg.cli.render import print_document, print_note
+from modelreg.registry.errors import GateFailedError, IntegrityError, ModelregError
 
 if TYPE_CHECKING:
     from modelreg.cli.night_files import PastNights
-    from modelreg.cli.night_watch import Watch
     from modelreg.registry.words import Json
 
 NIGHTS_FOLDER = "nights"
@@ -128,7 +128,7 @@ def command(
     folder = into or home.path / NIGHTS_FOLDER
     registry = invocation.open_registry()
     if dry_run:
-        _preview(invocation, registry, places)
+        preview_night(registry, places, as_json=invocation.as_json)
         return 0
     with only_one(home.path / LOCK, wait_s=wait_s), interrupted_by_signals():
         require_place(folder)
@@ -181,17 +181,19 @@ def _run(
     for name in past.unreadable:
         hint = f"Remove {folder / name}, or read it with the modelreg that wrote it."
         watch.add(FindingKind.HISTORY, Severity.WARNING, name, "this night's report cannot be read", hint=hint)
-    chosen = _choose(registry, places, watch=watch)
+    chosen = choose_channels_if_any(registry, places)
     watch.check(FindingKind.DOCTOR, "doctor", lambda: check_with_doctor(invocation, watch, deep=deep))
-    watch.check(FindingKind.POLICY, "policies", lambda: check_policies(registry, watch))
-    watch.check(FindingKind.LEASE, "leases", lambda: check_leases(registry.storage, watch))
+    database = open_database_if_usable(registry.home, doing="drilling")
+    if database is not None:  # else the doctor has said it
+        watch.check(FindingKind.POLICY, "policies", lambda: check_policies(registry, watch))
+    if chosen is not None:
+        watch.check(FindingKind.LEASE, "leases", lambda: check_leases(registry.storage, watch))
     channels = Channels(
         registry=registry, watch=watch, reporter=invocation.reporter(), nights=past.documents, host=str(host["name"])
     )
-    database = open_database_if_usable(registry.home, doing="drilling")
-    entries = [channels.look_at(model, channel, database=database) for model, channel in chosen]
+    entries = [channels.look_at(model, channel, database=database) for model, channel in chosen or ()]
     found = [entry for entry in entries if entry is not None]
-    if database is None:
+    if database is None and found:
         message = "nothing was validated: the database cannot be opened"
         watch.add(FindingKind.NOT_VALIDATED, Severity.PROBLEM, "registry", message, runbook="database-restore")
     for entry in found if database is not None else ():
@@ -214,26 +216,6 @@ def _run(
     return document, channels.pages
 
 
-def _choose(registry: Registry, places: tuple[str, ...], *, watch: Watch | None) -> list[tuple[str, str]]:
-    """
-    Return the channels that are meant; where the store cannot say which there are, the doctor says why.
-
-    Raises:
-        NotFoundError: A place names none.
-    """
-    try:
-        known = registry.storage.list_channels()
-    except ModelregError:
-        if watch is None:
-            raise
-        return []
-    chosen = [place for place in sorted(known) if not places or {place[1], "@".join(place)} & {*places}]
-    for place in places:
-        if not any(place in (channel, f"{model}@{channel}") for model, channel in known):
-            raise NotFoundError(f"there is no channel {place}", hint="Run `modelreg list` and `modelreg show NAME`.")
-    return chosen
-
-
 def _render(document: Json) -> dict[str, bytes]:
     from modelreg.validators.reports.nightly_junit import render_nightly_junit
     from modelreg.validators.reports.nightly_markdown import render_nightly_markdown
@@ -245,41 +227,6 @@ def _render(document: Json) -> dict[str, bytes]:
         "nightly.xml": render_nightly_junit(document),
         "nightly.md": render_nightly_markdown(document).encode(),
     }
-
-
-def _preview(invocation: Invocation, registry: Registry, places: tuple[str, ...]) -> None:
-    from modelreg.cli.comparing import read_active
-    from modelreg.cli.validating import plan_engines
-    from modelreg.registry import golden_sets
-
-    rows: list[Json] = []
-    for model, channel in _choose(registry, places, watch=None):
-        name = f"{model}@{channel}"
-        try:
-            active = read_active(registry, model, channel)
-            with registry.database.read() as connection:
-                golden = golden_sets.newest_golden_set(connection, version_id=active.version.id)
-            if golden is None:
-                rows.append({"channel": name, "engine": None, "reason": "there is no golden set"})
-                continue
-            plans = {(each.plan.digest, each.target) for each in active.manifest.engines}
-            engines = [each for each in active.engines if each.files and (each.plan_digest, each.target.name) in plans]
-            work = plan_engines(registry, active.version, golden, engines, channel=channel)
-        except ModelregError as error:
-            rows.append({"channel": name, "engine": None, "reason": str(error)})
-            continue
-        for engine, reason in [*((each, "") for each in work.engines), *work.skipped]:
-            cell = f"{engine.target.name} {engine.precision}"
-            rows.append({"channel": name, "engine": engine.id, "cell": cell, "reason": reason})
-    if invocation.as_json:
-        print_document({"dry_run": True, "engines": rows})
-        return
-    for row in rows:
-        what = f"engine {row['engine']} ({row['cell']})" if row["engine"] is not None else "its engines"
-        verb = "would validate" if not row["reason"] else "would skip"
-        print_line(f"{verb} {what} of {row['channel']}" + (f": {row['reason']}" if row["reason"] else ""))
-    if not rows:
-        print_line("no channel serves anything")
 
 
 def _judge(document: Json) -> ModelregError | None:
