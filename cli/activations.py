@@ -40,8 +40,10 @@ def print_activation(activation: Activation, *, as_json: bool, manifest: Manifes
             f"  {target:<8} {engine.precision!s:<5} {engine.toolchain.backend} {engine.toolchain.version},"
             f" engine {engine.id}, plan {short(engine.plan_digest)}"
         )
-    for passed_over in activation.plan.passed_over if activation.plan else ():
-        print_line(f"  passed over: {passed_over}")
+    for choice in activation.plan.choices if activation.plan else ():
+        for over in choice.passed_over:
+            cell = f"{choice.target} {over.engine.precision}"
+            print_line(f"  passed over: {cell}: {over.reason} (engine {over.engine.id})")
     for overridden in pointer.overridden:
         print_line(f"  gates overridden: {overridden}")
 
