@@ -58,7 +58,7 @@ class Outcome:
         stage: Where it was refused: `register`, `build` or `validate`; empty where everything passed.
         gates: The gates that failed.
         measured: By gate what was measured, the worst of its outputs, and the limit.
-        layer: What the comparison of layers named; None where no layer was planted, or there was no engine to look into.
+        layer: What the comparison of layers named; None where no layer was planted, or no engine was there.
         said: What the user is told.
     """
 
