@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from modelreg.registry import blobs
 from modelreg.registry.checks.findings import Finding, Level, found
 from modelreg.registry.contents import StoredFile
+from modelreg.registry.damaged_releases import advise_damaged_release
 from modelreg.registry.database import Database
 from modelreg.registry.digests import file_digest
 from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError
@@ -65,7 +66,7 @@ def examine_blobs(database: Database | None, storage: Storage, *, deep: bool, pr
         for digest in strangers:
             _note(made, digest, _damage(storage, digest, progress), hint=_BLOB_HINT)
     if not made.broken:
-        said = "every one is there and matches" if deep else "are there (`--deep` re-hashes them)"
+        said = "are there and match their digests" if deep else "are there (`--deep` re-hashes them)"
         made.findings.append(found(Level.OK, "blobs", "store", f"{len(known)} blobs {said}"))
     if database is not None and strangers:
         made.findings.extend(_orphan_findings(storage, {digest: there[digest] for digest in strangers}))
@@ -135,13 +136,15 @@ def _release_findings(storage: Storage, progress: Progress) -> Iterator[Finding]
     damaged = 0
     total = 0
     for release in storage.iterate_releases():
-        total += 1
         try:
+            if storage.find_swept(release) is not None:
+                continue  # of one that `gc` removed only the manifest is there, for the history
+            total += 1
             storage.verify_release(release, progress=progress)
         except ModelregError as error:
             damaged += 1
             if damaged <= _TOLD:
-                hint = "Promote its version again: the release is laid out anew from the blobs."
+                hint = advise_damaged_release(storage, release)
                 yield found(Level.DAMAGE, "release", release[:12], str(error), hint)
     if not damaged:
         yield found(Level.OK, "releases", "store", f"{total} releases, every file matches")

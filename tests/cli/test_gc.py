@@ -159,6 +159,14 @@ def test_a_pin_says_what_it_cannot_bring_back(shop: Shop) -> None:
     assert cli(shop, "pin", "lenet:1", "--json").document["swept_engines"] == [1, 2]
 
 
+def test_a_release_that_was_removed_is_no_damage_to_a_doctor_that_reads_all(shop: Shop) -> None:
+    cli(shop, "gc", *BARE)
+    assert "removed by `modelreg gc`" in cli(shop, "rollback", "lenet@production", "--to-generation", "1", code=1).err
+    said = cli(shop, "doctor", "--deep", "-v", "--json").document
+    assert [each for each in said["findings"] if each["level"] != "ok"] == []
+    cli(shop, "verify")
+
+
 # -- leases ------------------------------------------------------------------------------------------------
 def test_leases_are_listed_shown_and_dropped(shop: Shop) -> None:
     assert "no serving host holds a lease" in cli(shop, "leases", "list").err
