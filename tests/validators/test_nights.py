@@ -31,7 +31,7 @@ def histories(nights: list[Json]) -> dict[str, list[float]]:
 def test_a_report_gives_every_pass_its_own_measurements_and_none_of_what_only_looks_inside() -> None:
     task = {"samples": 200, "accuracy": 0.9, "top1_agreement": 0.99}
     score = {"metric": "wer", "engine": 0.1, "higher_is_better": False}
-    inside = {"name": "ranges", "outputs": {}, "task": None, "scores": []}
+    inside: Json = {"name": "ranges", "outputs": {}, "task": None, "scores": []}
     found = measure_report({"passes": [a_pass(task=task, scores=[score]), a_pass("rounded"), inside]})
     assert {name: entry["value"] for name, entry in found.items()} == {
         "sqnr_db of logits (plan)": 60.0,

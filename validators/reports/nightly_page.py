@@ -22,6 +22,7 @@ _BADGES = {
     "ok": "pass",
 }
 _FEWEST_POINTS = 3
+_PLOT_WIDTH = 480.0  # two side by side, and the newest night in sight
 
 
 def render_nightly_page(document: Json) -> bytes:
@@ -102,7 +103,7 @@ def _channel(channel: Json, key: str) -> Iterator[str]:
             if each["failed"]:
                 items = "".join(f"<li>{as_name(line)}</li>" for line in each["failed"])
                 yield f'<ul class="found">{items}</ul>'
-        yield f'<div class="pair">{"".join(figures)}</div></section>'
+        yield f'<div class="pair nights">{"".join(figures)}</div></section>'
 
 
 def _plot(drift: Json, values: list[float], *, key: str) -> str:
@@ -118,6 +119,7 @@ def _plot(drift: Json, values: list[float], *, key: str) -> str:
         for index, value in enumerate(values)
     ]
     plot = Plot(
+        width=_PLOT_WIDTH,
         title=f"{clean(drift['metric'])} over the nights",
         description=f"From {number(values[0])} {last} nights ago to {number(values[-1])} tonight; {drift['trend']}.",
         y_label=clean(drift["metric"]),

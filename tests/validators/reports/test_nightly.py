@@ -49,7 +49,14 @@ def a_document(word: str, *, strict: bool = False, severities: tuple[Severity, .
     drill = {"state": "fails", "version": None, "generation": 1, "seconds": None, "verified_bytes": None, "error": word}
     channel = {"model": word, "channel": word, "version": 2, "generation": 2, "release": "r", "rollback": drill}
     channel |= {"engines": [engine], "skipped": [{"engine": cell, "reason": word}]}
-    empty = {"model": word, "channel": "b", "version": None, "generation": None, "release": None, "rollback": None}
+    empty: Json = {
+        "model": word,
+        "channel": "b",
+        "version": None,
+        "generation": None,
+        "release": None,
+        "rollback": None,
+    }
     empty |= {"engines": [], "skipped": []}
     return make_nightly_document(
         registry=word,
@@ -141,7 +148,9 @@ def test_hostile_names_stay_text_in_every_kind() -> None:
 def test_the_page_lies_within_the_window(tmp_path: Path, width: int) -> None:
     page = tmp_path / "nightly.html"
     page.write_bytes(render_nightly_page(a_document("a rather long name of a model, as they are")))
-    expression = (
-        '({overflow: document.documentElement.scrollWidth - innerWidth, svg: document.querySelectorAll("svg").length})'
-    )
-    assert measure(page, expression, width=width) == {"overflow": 0, "svg": 4}
+    expression = """({
+      overflow: document.documentElement.scrollWidth - innerWidth,
+      plots: document.querySelectorAll("figure svg").length,
+      cut: [...document.querySelectorAll("figure")].filter(each => each.scrollWidth > each.clientWidth).length,
+    })"""
+    assert measure(page, expression, width=width) == {"overflow": 0, "plots": 4, "cut": 0}
