@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from modelreg.registry.words import Json
 from modelreg.validators.reports.elements import as_badge, as_figure, as_name, as_table, as_text
@@ -71,7 +72,7 @@ def _findings(findings: list[Json]) -> Iterator[str]:
 def _overview(channels: list[Json]) -> Iterator[str]:
     rows = []
     for channel in channels:
-        name = as_name(f"{channel['model']}@{channel['channel']}")
+        name = _link(channel)
         served = f"version {channel['version']}, generation {channel['generation']}" if channel["version"] else "-"
         way = as_text(say_way_back(channel))
         for each in channel["engines"]:
@@ -85,6 +86,12 @@ def _overview(channels: list[Json]) -> Iterator[str]:
             rows.append([name, served, "-", "-", "-", "-", way])
     headers = ("Channel", "Serves", "Engine", "Verdict", "Over the nights", "Latency>", "Way back")
     yield as_table("What is active", headers, rows) if rows else "<p>No channel serves anything.</p>"
+
+
+def _link(channel: Json) -> str:
+    """Return the name of a channel, as a link to its full report where there is one beside the page."""
+    name = as_name(f"{channel['model']}@{channel['channel']}")
+    return f'<a href="./{quote(channel["page"])}">{name}</a>' if channel.get("page") else name
 
 
 def _channel(channel: Json, key: str) -> Iterator[str]:
