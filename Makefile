@@ -3,6 +3,7 @@
 #   PYTHON=python3.12 make demo     another interpreter (3.10 or newer)
 #   make test PYTEST="-k rollback"  more arguments for pytest
 #   make gate-check SEEDS=2         fewer healthy engines
+#   make faults PARTS="kills"       a part of the fault campaign (docs/faults.md)
 #   PIP_EXTRA_INDEX_URL=…           pip's own variable, for example for PyTorch's smaller CPU builds
 
 SHELL := /bin/bash
@@ -15,6 +16,7 @@ VENV ?= .venv
 JOBS ?= 2
 PYTEST ?=
 SEEDS ?= 10
+PARTS ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
@@ -29,7 +31,7 @@ BESIDE_PACKAGES := $(wildcard tests examples benchmarks docs *.md LICENSE Makefi
 TYPES := build/types
 WHEEL := build/wheel-test
 
-.PHONY: help demo test gpu-test gate-check lint types imports wheel-test check format clean types-tree
+.PHONY: help demo test faults gpu-test gate-check lint types imports wheel-test check format clean types-tree
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +41,9 @@ demo: $(CORE) ## Register, build, validate, promote and roll back a LeNet (no GP
 
 test: $(DEV) ## Run all tests, with branch coverage
 	@$(BIN)/pytest -n $(JOBS) --cov --cov-report=term $(PYTEST)
+
+faults: $(DEV) ## Run the large fault campaign (PARTS="kills crowd" for some of it) and write docs/faults.md
+	@PYTHONPATH=tests/support $(BIN)/python -m modelreg_testing.campaign --jobs $(JOBS) $(PARTS)
 
 gpu-test: $(DEV) ## Build, compare and time engines on this machine's GPU, into build/gpu (needs MODELREG_GPU_TOOLCHAIN)
 	@PYTHON=$(abspath $(BIN))/python tests/gpu/run.sh build/gpu

@@ -62,13 +62,16 @@ def make_passes(
             )
         )
     if engine.precision is Precision.INT8 and (files := _find_variant(engine, version, registry)):
-        quantised = fetch_files(files, registry.storage, folder / "variant")
+        place = folder / "variant"  # fetched when it is run: that it is lost concerns these gates alone
         clips = any(op.rpartition(".")[2] == "Clip" for op in version.source.node_counts)
         passes.append(
             EvaluationPass(
                 name="ranges",
                 open_runner=lambda: WorkerRunner(
-                    quantised, backend=Backend.ONNXRUNTIME, mode="ranged", absorbs_clips=clips
+                    fetch_files(files, registry.storage, place),
+                    backend=Backend.ONNXRUNTIME,
+                    mode="ranged",
+                    absorbs_clips=clips,
                 ),
                 looks_inside=True,
                 samples=RANGE_SAMPLES,

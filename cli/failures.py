@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import click
 
-from modelreg.cli.render import one_line, print_document
+from modelreg.cli.render import OutputError, one_line, print_document
+from modelreg.cli.render import tell as tell_user
 from modelreg.registry.errors import ModelregError
 
 EXIT_FAILED = 1
@@ -94,6 +95,8 @@ def _print_document(failure: Failure) -> None:
     }
     try:
         print_document({"error": {**failure.details, **body}})
+    except OutputError:  # it was said on stderr, and the exit code says it again
+        return
     except (TypeError, ValueError):  # particulars that came from elsewhere and that JSON cannot say
         print_document({"error": body})
 
@@ -106,9 +109,9 @@ def report_after_result(error: ModelregError) -> int:
 
 
 def _print_failure(failure: Failure) -> None:
-    click.echo(f"modelreg: error: {one_line(failure.message)}", err=True)
+    tell_user(f"modelreg: error: {one_line(failure.message)}")
     if failure.hint:
-        click.echo(f"  hint: {one_line(failure.hint)}", err=True)
+        tell_user(f"  hint: {one_line(failure.hint)}")
 
 
 def _kind(error: type[ModelregError]) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,12 @@ from modelreg.cli.layer_views import open_views
 from modelreg.cli.progress import Reporter
 from modelreg.cli.render import print_warning
 from modelreg.registry.errors import ModelregError, WorkerStartError
+from modelreg.registry.words import GateOutcome
 
 if TYPE_CHECKING:
     from modelreg.cli.context import Registry
     from modelreg.config.policy import Policy
-    from modelreg.registry.records import EngineRecord, VersionRecord
+    from modelreg.registry.records import EngineRecord, GateResult, VersionRecord
     from modelreg.registry.tensor_sets import TensorSet
     from modelreg.registry.words import Json
     from modelreg.validators.interface import EvaluationPass
@@ -50,6 +52,7 @@ def compare_engine(
     registry: Registry,
     reporter: Reporter,
     folder: Path,
+    worst: Sequence[int] = (),
 ) -> LayerReport | str:
     """Return what was found of an engine's layers, or why nothing was: the verdict does not depend on it."""
     from modelreg.validators.layers.comparison import compare_layers, layer_limit_db
@@ -69,6 +72,7 @@ def compare_engine(
                 every_node=choice.every_node,
                 engine=served,
                 most=choice.samples,
+                worst=worst,
                 progress=tell,
             )
     except WorkerStartError:
@@ -76,6 +80,13 @@ def compare_engine(
     except ModelregError as error:
         print_warning(f"the layers of engine {engine.id} are not compared: {error}; {error.hint()}".rstrip("; "))
         return str(error)
+
+
+def worst_samples(gates: Sequence[GateResult]) -> tuple[int, ...]:
+    """Return the worst samples of the gates that failed, in turns: each gate's worst first."""
+    failed = [gate.worst_samples for gate in gates if gate.outcome in (GateOutcome.FAIL, GateOutcome.ERROR)]
+    turns = zip_longest(*failed)
+    return tuple(dict.fromkeys(sample for turn in turns for sample in turn if sample is not None))
 
 
 def layers_document(found: LayerReport | str) -> Json:

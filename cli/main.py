@@ -34,6 +34,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "promote": "Make a version's engines active on a channel.",
         "rollback": "Bring back the release that was active before.",
         "pull": "Bring what a channel serves to this host.",
+        "export": "Write a Triton model, an ONNX or a bundle.",
+        "import": "Take in a bundle of another registry.",
     },
     "Look": {
         "list": "List the models, or the versions of one.",
@@ -61,6 +63,9 @@ SECTIONS: dict[str, dict[str, str]] = {
 }
 """Every command and its one line of help; each lives in the module of its name, with underscores for dashes."""
 
+_MODULES = {"import": "import_bundle"}
+"""Commands whose module has another name, since theirs is a word of Python's."""
+
 _INSIDE = {"backup": ["db backup"], "restore": ["db restore"], "upgrade": ["db upgrade"]}
 """What is looked for at the top and lives in a group."""
 
@@ -85,7 +90,8 @@ class CommandGroup(click.Group):
         """Import and return one command."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = importlib.import_module(f"modelreg.cli.{cmd_name.replace('-', '_')}").command
+        module = _MODULES.get(cmd_name, cmd_name.replace("-", "_"))
+        command = importlib.import_module(f"modelreg.cli.{module}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -130,11 +130,13 @@ def _make_request(
     from modelreg.registry.promotion import PromotionRequest
 
     has_own = has_channel_policies(home.path, model=reference.model, channel=channel)
+    policies = policies_in_force(home, database, model=reference.model, channel=channel)
     return PromotionRequest(
         preference=home.settings.preference_for,
         targets=targets,
         configured_targets=home.settings.channel_targets(channel),
-        accepts=policies_in_force(home, database, model=reference.model, channel=channel).object_to,
+        accepts=policies.object_to,
+        can_pass_now=policies.can_pass_now,
         precision=precision,
         expect_current=expect_current,
         override_gates=override_gates,

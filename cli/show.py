@@ -135,6 +135,7 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
             EngineStanding(engine=engine, validation=judged.get(engine.id)),
             golden_digest=golden.digest if golden else None,
             accepts=policies.object_or_say_why_not,
+            can_pass_now=policies.could_pass_now,
         )
         for engine in built
     ]

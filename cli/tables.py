@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import click
 
-from modelreg.cli.render import clean
+from modelreg.cli.render import clean, echo
 
 _GAP = "  "
 _NARROWEST = 8
@@ -49,10 +49,10 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, no_
     widths = fit_widths(columns, [headers, *cells], width=_screen_width())
     color = False if no_color or os.environ.get("NO_COLOR") else None  # None: only on a terminal
     for line in _lay_out(columns, widths, headers):
-        click.echo(click.style(line, bold=True), color=color)
+        echo(click.style(line, bold=True), color=color)
     for row in cells:
         for line in _lay_out(columns, widths, row):
-            click.echo(line, color=color)
+            echo(line, color=color)
 
 
 def _screen_width() -> int:

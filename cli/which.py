@@ -8,7 +8,7 @@ import click
 
 from modelreg.cli.context import Invocation, open_store
 from modelreg.cli.options import make_command, read_reference
-from modelreg.cli.render import print_document, print_line, print_note, print_warning, short, when
+from modelreg.cli.render import echo, print_document, print_line, print_note, print_warning, short, when
 from modelreg.registry.clock import iso
 from modelreg.registry.errors import NotFoundError, ToolchainError
 from modelreg.registry.references import ModelReference
@@ -87,7 +87,7 @@ def command(
                 hint=f"Bring it here: modelreg pull {reference} --into DIR",
             )
         if resolution.path is not None:
-            click.echo(str(resolution.path))
+            echo(str(resolution.path))
     else:
         _print(resolution, verbose=invocation.verbose, show=_print_checks if explain else _print_reason)
     if resolution.chosen is not None:

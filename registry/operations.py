@@ -66,6 +66,7 @@ _ACTIVATED = (
         activation.c.generation == sa.bindparam("generation"),
     )
 )
+_IS_RECORDED = Statement(sa.select(activation.c.generation).where(activation.c.txn == sa.bindparam("of_txn")))
 
 
 def begin_operation(
@@ -161,7 +162,8 @@ def commit_operation(
     if pointer.txn != operation.txn:
         raise ValueError(f"pointer {pointer.txn} does not settle operation {operation.txn}")
     release_id = _COMMIT_OPERATION.scalar(connection, operation_id=operation.id, now=utc_now())
-    if release_id is None:
+    # Where hosts share no lock, somebody who came by may have recorded it from the store's history already.
+    if release_id is None or _IS_RECORDED.scalar(connection, of_txn=pointer.txn) is not None:
         with decoding("activation"):
             return find_activation(connection, txn=pointer.txn)
     return record_activation(

@@ -84,7 +84,12 @@ def settle_with(
 ) -> None:
     """Settle a channel as `settle_channel` does, with a pointer that `complete_reserved` gave a moment ago."""
     with database.read() as connection:
-        found = compare(read_channel_state(connection, model=model, channel=channel), pointer)
+        state = read_channel_state(connection, model=model, channel=channel)
+    found = compare(state, pointer)
+    if found.ahead:
+        # Where hosts share no lock, another one may have moved the pointer, and told the database, after we read it.
+        pointer = storage.complete_reserved(model, channel)
+        found = compare(state, pointer)
     if found.is_settled:
         return
     if found.ahead:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NoReturn
 
 import sqlalchemy as sa
@@ -58,6 +59,8 @@ _CHANNEL_NAMES = (
     .order_by(channel.c.name)
 )
 _SUMMARIES = sa.select(model.c.id, model.c.name, model.c.next_version).order_by(model.c.name)
+# Numbers that came from elsewhere leave gaps, so the counter is no count; the unique index answers this one.
+_COUNTS = sa.select(version.c.model_id, sa.func.count().label("versions")).group_by(version.c.model_id)
 _NEWEST_GENERATION = (
     sa.select(sa.func.max(activation.c.generation))
     .where(activation.c.channel_id == channel.c.id)
@@ -149,6 +152,40 @@ def readopt_version(
     return record
 
 
+def adopt_version(connection: sa.Connection, offered: VersionRecord, *, actor: str) -> VersionRecord:
+    """
+    Add a version of another registry, whose source this one does not have; the caller adds the event.
+
+    It keeps its number if that is free, else it gets the next one, and it keeps who made it and when.
+
+    Args:
+        connection: In a writing transaction.
+        offered: As the other registry has it.
+        actor: Who takes it in, and so makes the model if there is none.
+    """
+    name = check_name(offered.model)
+    model_id = connection.execute(_FIND_MODEL, {"model": name}).scalar()
+    if model_id is None:
+        made = {"name": name, "next_version": 1, "created_at": utc_now(), "created_by": actor}
+        model_id = insert_row(connection, _INSERT_MODEL, made)
+    if find_by_number(connection, model=name, number=offered.number) is None:
+        number = offered.number
+        connection.execute(_PASS_NUMBER, {"model_id": model_id, "beyond": number + 1})
+    else:
+        number = connection.execute(_TAKE_NUMBER, {"model_id": model_id}).scalar_one() - 1
+    return _insert(
+        connection,
+        model_id,
+        name,
+        number,
+        offered.source,
+        message=offered.message,
+        tags=offered.tags,
+        actor=offered.created_by,
+        created_at=offered.created_at,
+    )
+
+
 def _insert(
     connection: sa.Connection,
     model_id: int,
@@ -159,8 +196,14 @@ def _insert(
     message: str,
     tags: dict[str, str],
     actor: str,
+    created_at: datetime | None = None,
 ) -> VersionRecord:
-    row = _source_row(source) | {"message": message, "tags": tags, "created_at": utc_now(), "created_by": actor}
+    row = _source_row(source) | {
+        "message": message,
+        "tags": tags,
+        "created_at": created_at or utc_now(),
+        "created_by": actor,
+    }
     version_id = insert_row(connection, _INSERT_VERSION, {**row, "model_id": model_id, "number": number})
     _record_files(connection, version_id, source)
     return VersionRecord(
@@ -210,16 +253,16 @@ def _find_by_digest(connection: sa.Connection, model: str, digest: str) -> Versi
 
 @decoding("model")
 def list_models(connection: sa.Connection) -> list[ModelSummary]:
-    """Return all models by name; its cost grows with models and channels, not with versions or generations."""
+    """Return all models by name; of versions it costs a count in an index, of generations nothing."""
     channels: dict[int, dict[str, tuple[int, int]]] = {}
     for row in connection.execute(_ACTIVE_VERSIONS):
         if row.generation is not None:
             channels.setdefault(row.model_id, {})[row.name] = (row.number, row.generation)
-    # Versions are never deleted and numbered without gaps, so the counter is the count.
+    counts = {row.model_id: row.versions for row in connection.execute(_COUNTS)}
     return [
         ModelSummary(
             name=row.name,
-            versions=row.next_version - 1,
+            versions=counts.get(row.id, 0),
             newest=row.next_version - 1,
             channels=channels.get(row.id, {}),
         )
@@ -282,4 +325,4 @@ def _not_found(connection: sa.Connection, reference: ModelReference) -> NoReturn
             f"{reference} serves nothing",
             hint=hint or f"Run `modelreg promote {name}:VERSION --to {reference.channel}`.",
         )
-    raise NotFoundError(f"there is no {reference}", hint=f"Run `modelreg show {name}` to see its versions.")
+    raise NotFoundError(f"there is no {reference}", hint=f"Run `modelreg list {name}` to see its versions.")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import sha256_hex
-from modelreg.registry.errors import IntegrityError
+from modelreg.registry.errors import ActivationUnknownError, IntegrityError
 from modelreg.registry.manifest import Manifest, ReleasedEngine, parse_manifest
 from modelreg.registry.pointers import Pointer, parse_pointer
 from modelreg.registry.storage.files import FileOps
@@ -149,6 +149,7 @@ class PullFolder:
             NotFoundError: The release has no engine for what is wanted.
             IntegrityError: What the store gave does not match its digest, or the channel went back: nothing changed.
             StorageError: The store or the folder failed: what was current stays so.
+            ActivationUnknownError: The pointer has moved here, and the link beside it perhaps not.
             UsageError: The folder holds another channel, or something else.
         """
         with folder_errors(self.root):
@@ -280,12 +281,21 @@ class PullFolder:
     def _make_current(self, pointer: Pointer) -> None:
         with temporary_file(self._ops, self._tmp, pointer.to_bytes()) as temporary:
             self._ops.replace(temporary, self.root / POINTER_NAME)
-        link, points_to = self.root / "current", _link_to(pointer)
+        try:
+            self._move_link(self.root / "current", _link_to(pointer))
+            self._ops.fsync_dir(self.root)
+        except OSError as error:
+            raise ActivationUnknownError(
+                f"{self.root} has generation {pointer.generation} in its pointer, and `current` may lead to the one"
+                f" before: {error.strerror or error}",
+                hint="Both are complete. Pull again: that moves what was not moved.",
+            ) from error
+
+    def _move_link(self, link: Path, points_to: str) -> None:
         if not link.is_symlink() or os.readlink(link) != points_to:  # noqa: PTH115 - as text
             temporary = self._tmp / f"{nonce()}{TEMPORARY_SUFFIX}"
             self._ops.symlink(points_to, temporary)
             self._ops.replace(temporary, link)
-        self._ops.fsync_dir(self.root)
 
     def _find_previous(self, before: Pointer | None, pointer: Pointer) -> str:
         """Return the release that was current before `pointer`'s, or an empty string where nobody knows it."""

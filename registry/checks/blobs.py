@@ -8,15 +8,21 @@ from dataclasses import dataclass, field
 from modelreg.registry import blobs
 from modelreg.registry.checks.findings import Finding, Level, found
 from modelreg.registry.contents import StoredFile
+from modelreg.registry.damaged_releases import advise_damaged_release
 from modelreg.registry.database import Database
 from modelreg.registry.digests import file_digest
 from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError
 from modelreg.registry.storage.interface import KeepsFiles, Progress, Storage
 from modelreg.registry.storage.rules import manifest_files
+from modelreg.registry.words import BlobKind
 
 _BLOB_HINT = (
     "Run `modelreg doctor --fix`, which copies it from a release that has it; else register or build it again, or"
     " restore the store's backup."
+)
+_PLAN_HINT = (
+    "Run `modelreg doctor --fix`, which copies it from a release that has it; else build it again. After an older"
+    " database was restored, `modelreg gc --accept-database` notes as removed what gc has removed since."
 )
 _GUARD_HINT = "A blob is one read-only file: take the write permission away, and remove its other name."
 _ORPHAN_HINT = "`modelreg gc` removes what nothing needs, after a time of grace."
@@ -42,22 +48,25 @@ def examine_blobs(database: Database | None, storage: Storage, *, deep: bool, pr
         progress: Told of the bytes read.
     """
     known: dict[str, int] = {}
+    plans: set[str] = set()
     if database is not None:
         with database.read() as connection:
-            known = {record.digest: record.size_bytes for record in blobs.list_blobs(connection)}
+            records = blobs.list_blobs(connection)
+        known = {record.digest: record.size_bytes for record in records}
+        plans = {record.digest for record in records if record.kind is BlobKind.PLAN}
     there = {info.digest: info.size_bytes for info in storage.iterate_blobs()}
     made = BlobExamination()
     for digest, size_bytes in known.items():
         problem = _problem(there.get(digest), size_bytes)
         if not problem and deep:
             problem = _damage(storage, digest, progress)
-        _note(made, digest, problem)
+        _note(made, digest, problem, hint=_PLAN_HINT if digest in plans and digest not in there else _BLOB_HINT)
     strangers = [digest for digest in there if digest not in known]
     if deep:
         for digest in strangers:
-            _note(made, digest, _damage(storage, digest, progress))
+            _note(made, digest, _damage(storage, digest, progress), hint=_BLOB_HINT)
     if not made.broken:
-        said = "every one is there and matches" if deep else "are there (`--deep` re-hashes them)"
+        said = "are there and match their digests" if deep else "are there (`--deep` re-hashes them)"
         made.findings.append(found(Level.OK, "blobs", "store", f"{len(known)} blobs {said}"))
     if database is not None and strangers:
         made.findings.extend(_orphan_findings(storage, {digest: there[digest] for digest in strangers}))
@@ -80,9 +89,9 @@ def heal_blob(storage: Storage, digest: str) -> bool:
     return False
 
 
-def _note(made: BlobExamination, digest: str, problem: str) -> None:
+def _note(made: BlobExamination, digest: str, problem: str, *, hint: str) -> None:
     if problem:
-        made.findings.append(found(Level.DAMAGE, "blobs", digest[:12], problem, _BLOB_HINT))
+        made.findings.append(found(Level.DAMAGE, "blobs", digest[:12], problem, hint))
         made.broken.append(digest)
 
 
@@ -127,13 +136,15 @@ def _release_findings(storage: Storage, progress: Progress) -> Iterator[Finding]
     damaged = 0
     total = 0
     for release in storage.iterate_releases():
-        total += 1
         try:
+            if storage.find_swept(release) is not None:
+                continue  # of one that `gc` removed only the manifest is there, for the history
+            total += 1
             storage.verify_release(release, progress=progress)
         except ModelregError as error:
             damaged += 1
             if damaged <= _TOLD:
-                hint = "Promote its version again: the release is laid out anew from the blobs."
+                hint = advise_damaged_release(storage, release)
                 yield found(Level.DAMAGE, "release", release[:12], str(error), hint)
     if not damaged:
         yield found(Level.OK, "releases", "store", f"{total} releases, every file matches")

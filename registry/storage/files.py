@@ -121,7 +121,11 @@ class FileOps:
     def symlink(self, points_to: str, path: Path) -> None:
         """Make a symbolic link."""
         with self._step("symlink", path):
-            os.symlink(points_to, path)  # noqa: PTH211
+            try:
+                os.symlink(points_to, path)  # noqa: PTH211
+            except OSError as error:
+                error.filename = str(path)  # Python names what the link points to
+                raise
 
     def unlink(self, path: Path) -> None:
         """Remove a file's name."""

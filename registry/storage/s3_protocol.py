@@ -188,7 +188,7 @@ def _reserve(new: Pointer) -> Steps[Document | None]:
             if found is not None:
                 return None if found.pointer.txn == new.txn else found
             yield Pause(attempt)
-    except StorageError as error:
+    except (StorageError, IntegrityError) as error:
         if in_doubt:
             raise unknown(new, error) from error
         raise
@@ -204,7 +204,11 @@ def _move(document: Document, seen: Document | None) -> Steps[None]:
     for attempt in range(TRIES):
         if (yield MovePointer(new, document.data, etag)) is Written.YES:
             return
-        now = yield from _read_pointer()
+        try:
+            now = yield from _read_pointer()
+        except IntegrityError as error:
+            # What is reserved will happen, whatever came of reading it back: a damaged answer is no answer.
+            raise unknown(new, error) from error
         if _number(now) >= new.generation:
             return  # moved by us and the answer was lost, or for us by somebody who came by
         if now != seen:
@@ -241,6 +245,8 @@ def _carry_out(reserved: Document, seen: Document | None) -> Steps[None]:
     try:
         yield from _move(reserved, seen)
     except ActivationUnknownError as error:
+        if isinstance(error.__cause__, IntegrityError):
+            raise error.__cause__ from None
         # Theirs, not ours: whoever comes next will finish it.
         raise StorageError(f"{error}: the store does not answer") from error
 
@@ -252,7 +258,7 @@ def _forked(generation: int) -> IntegrityError:
     )
 
 
-def unknown(new: Pointer, error: StorageError | None) -> ActivationUnknownError:
+def unknown(new: Pointer, error: StorageError | IntegrityError | None) -> ActivationUnknownError:
     """Return the error of a swap that may have happened, or may yet."""
     reason = "the store took neither it nor anything else" if error is None else str(error)
     return ActivationUnknownError(

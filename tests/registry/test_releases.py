@@ -175,6 +175,17 @@ def test_what_was_aborted_is_committed_all_the_same_once_the_pointer_moved(scene
     assert scene.state(operation) == "committed"
 
 
+def test_what_somebody_who_came_by_has_recorded_is_not_a_damaged_history(scene: Scene) -> None:
+    """Where hosts share no lock, another one aborts the intent, then finds the pointer moved and records it."""
+    pointer, operation = scene.begin()
+    with scene.database.write() as connection:
+        operations.abort_operation(connection, operation=operation, error="seen too early", actor="another")
+        release = {"channel_id": scene.channel_id, "release_id": scene.release_id}
+        adopted = releases.record_activation(connection, **release, pointer=pointer, actor="another")
+    assert scene.commit(operation, pointer) == adopted
+    assert scene.state(operation) == "committed"
+
+
 @pytest.mark.parametrize("settle", [operations.abort_operation, operations.mark_unknown])
 def test_what_was_committed_stays_so(scene: Scene, settle: object) -> None:
     pointer, operation = scene.begin()

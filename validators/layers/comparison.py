@@ -13,8 +13,8 @@ from modelreg.config.policy import Metric, Policy, Scope
 from modelreg.registry.records import VersionRecord
 from modelreg.registry.tensor_sets import TensorSet
 from modelreg.registry.words import Json, Precision
-from modelreg.validators.activations import KeptActivations, read_kept
-from modelreg.validators.golden import check_golden
+from modelreg.validators.activations import Activation, KeptActivations, read_kept
+from modelreg.validators.golden import ACTIVATION, OUTPUT, check_golden
 from modelreg.validators.interface import EvaluationPass
 from modelreg.validators.layers.birth import Diagnosis, State, diagnose
 from modelreg.validators.layers.interface import CandidateView, IsolatingView, SourceView
@@ -124,6 +124,7 @@ def compare_layers(
     engine: EvaluationPass | None = None,
     own: str = "exact",
     most: int = MOST_UNITS,
+    worst: Sequence[int] = (),
     progress: Progress = lambda _fraction, _what: None,
 ) -> LayerReport:
     """
@@ -141,6 +142,7 @@ def compare_layers(
         engine: The engine as it is served, whose outputs are compared with those of what is looked into.
         own: How `isolating` runs layers: `exact`, or `simulated`.
         most: The most samples to look at.
+        worst: Samples whose outputs are bad, the worst first: some of them are looked at in any case.
         progress: Called with the part that is done.
 
     Raises:
@@ -149,10 +151,10 @@ def compare_layers(
     signature = version.source.signature
     checked = check_golden(golden, signature)
     kept = read_kept(golden, samples=checked.samples)
-    units = choose_units(golden, checked, signature, kept, most=most)
+    units = choose_units(golden, checked, signature, kept, most=most, worst=worst)
     progress(0.0, "matching layers")
     matches = match_layers(kept, units, source, overrides) if kept is not None else ()
-    rows, gone = _choose_rows(kept if not every_node else None, matches, source, candidate)
+    rows, gone = _choose_rows(kept if not every_node else None, matches, source, candidate, units)
     found = measure_layers(
         rows, units=units, source=source, candidate=candidate, isolating=isolating, progress=progress
     )
@@ -173,12 +175,38 @@ def compare_layers(
 
 
 def _choose_rows(
-    kept: KeptActivations | None, matches: Sequence[Match], source: SourceView, candidate: CandidateView
+    kept: KeptActivations | None,
+    matches: Sequence[Match],
+    source: SourceView,
+    candidate: CandidateView,
+    units: Units,
 ) -> tuple[list[Row], Mapping[str, str]]:
     if kept is None:
         return node_rows(source.tensors, candidate.seen, also=source.outputs), {}
     rows, gone = module_rows(kept, matches, source.tensors, candidate.seen)
-    return output_rows(rows, source.tensors, source.outputs, candidate.seen), gone
+    golden = [name for name in source.outputs if _has_rows(name, units)]
+    activations = {row.tensor: row.activation for row in rows if not row.through_relu}
+    settled = [name for name in golden if name in activations and _is_output(activations[name], name, units)]
+    more = output_rows(rows, source.tensors, source.outputs, candidate.seen, golden=golden, settled=settled)
+    return more, gone
+
+
+def _has_rows(output: str, units: Units) -> bool:
+    """Return whether the golden set has floating values of an output for each sample."""
+    info = units.golden.tensors.get(OUTPUT + output)
+    return (
+        info is not None and not units.is_run and "float" in info.dtype and info.shape[:1] == (units.checked.samples,)
+    )
+
+
+def _is_output(activation: Activation | None, output: str, units: Units) -> bool:
+    """Return whether a module's activation is what the golden set has of an output, in the first sample."""
+    if activation is None or activation.elements is not None or activation.axis != 0 or activation.per != 1:
+        return True  # what was kept in part, or in another layout, says nothing of the output
+    number, place = units.numbers[0], units.places[0]
+    module = units.golden.read(ACTIVATION + activation.name, place, place + 1)
+    golden = units.golden.read(OUTPUT + output, number, number + 1)
+    return module.size == golden.size and np.allclose(module.reshape(-1), golden.reshape(-1), rtol=1e-2, atol=1e-5)
 
 
 def _compare_ends(engine: EvaluationPass, units: Units, candidate: CandidateView, outputs: Sequence[str]) -> Json:

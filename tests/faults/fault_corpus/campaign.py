@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ from unittest import mock
 
 import onnx
 
-from fault_corpus.cases import Case, Fault, VariantRequest, healthy_case
+from fault_corpus.activations import with_activations
+from fault_corpus.cases import Case, Fault, VariantRequest, healthy_case, model_of, plant
 from fault_corpus.catalogue import FAULTS, HEALTHY_PRECISIONS, NETWORKS, controls
+from fault_corpus.layer_check import NamedLayer, check_layer
 from fault_corpus.places import TRAINED, is_there
 from fault_corpus.table import summarise, to_markdown
-from modelreg.builders import cells
+from modelreg.builders import making
 from modelreg.builders.variants import VariantWorker
 from modelreg.registry.tensor_sets import write_tensor_set
 from modelreg.registry.words import Json, Precision
@@ -55,6 +58,7 @@ class Outcome:
         stage: Where it was refused: `register`, `build` or `validate`; empty where everything passed.
         gates: The gates that failed.
         measured: By gate what was measured, the worst of its outputs, and the limit.
+        layer: What the comparison of layers named; None where no layer was planted, or no engine was there.
         said: What the user is told.
     """
 
@@ -63,6 +67,7 @@ class Outcome:
     said: str
     seconds: float
     measured: Mapping[str, Measured] = field(default_factory=dict)
+    layer: NamedLayer | None = None
 
     @property
     def passed(self) -> bool:
@@ -81,26 +86,44 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def try_fault(self, fault: Fault, name: str) -> Outcome:
+        """Do the same with a fault; where a node was planted, compare the layers too, and say whether that is named."""
+        case = plant(fault)
+        if not fault.layer:
+            return self.try_case(case, name)
+        healthy = model_of(fault.network, 0)
+        reference = deepcopy(case.model) if fault.is_network_right else healthy
+        outcome, result = self._try(with_activations(case, reference), name, more=("--layers",))
+        if result is None:
+            return outcome
+        (validation,) = result.document["validations"]
+        return replace(outcome, layer=check_layer(healthy, fault.layer, validation["layers"]))
+
     def try_case(self, case: Case, name: str) -> Outcome:
         """Register, build and validate in a registry of its own; stop where it is refused."""
+        return self._try(case, name)[0]
+
+    def _try(self, case: Case, name: str, *, more: Sequence[str] = ()) -> tuple[Outcome, CliResult | None]:
+        """Return what became of a case, and what `validate` said where it came to that."""
         began = time.monotonic()
         self._home = self._folder / f"{name}-home"
         made = run_cli("init", home=self._home)
         if made.code:
             raise RuntimeError(made.err)
-        stage, result = self._take_through(case, name)
+        stage, result = self._take_through(case, name, more)
         found = _gates(result) if stage in ("", "validate") else []
         bad = [gate["gate"] for gate in found if gate["outcome"] in ("fail", "error")]
         said = (result.err.strip() or result.out.strip()).splitlines()
-        return Outcome(
+        outcome = Outcome(
             stage=stage,
             gates=tuple(dict.fromkeys(bad)),
             said=said[-1] if said else "",
             seconds=time.monotonic() - began,
             measured=_worst(found),
         )
+        return outcome, result if stage in ("", "validate") else None
 
-    def _take_through(self, case: Case, name: str) -> tuple[str, CliResult]:
+    def _take_through(self, case: Case, name: str, more: Sequence[str]) -> tuple[str, CliResult]:
         place = self._folder / name
         place.mkdir()
         onnx.save(case.model, place / "model.onnx")
@@ -114,13 +137,13 @@ class Bench:
         result = self._cli(*words)
         if result.code:
             return "register", result
-        more = ("--calibration", place / "calibration.safetensors") if str(case.precision) == "int8" else ()
+        samples = ("--calibration", place / "calibration.safetensors") if str(case.precision) == "int8" else ()
         with _faulty_converter(case):
             wanted = f"fp16,{case.precision}" if case.with_sibling else case.precision
-            result = self._cli("build", f"{name}:1", "--precision", wanted, *more, *case.options)
+            result = self._cli("build", f"{name}:1", "--precision", wanted, *samples, *case.options)
         if result.code:
             return "build", result
-        result = self._cli("validate", f"{name}:1", "--precision", case.precision, "--json")
+        result = self._cli("validate", f"{name}:1", "--precision", case.precision, "--json", *more)
         return ("validate" if result.code else ""), result
 
     def _cli(self, *words: object) -> CliResult:
@@ -167,14 +190,14 @@ def _faulty_converter(case: Case) -> Iterator[None]:
                 )
             return made
 
-    with mock.patch.object(cells, "VariantWorker", Faulty):
+    with mock.patch.object(making, "VariantWorker", Faulty):
         yield
 
 
 def run_faults(bench: Bench, faults: Sequence[Fault]) -> Iterator[tuple[Fault, Outcome]]:
     """Yield what became of each fault."""
     for fault in faults:
-        yield fault, bench.try_case(fault.plant(healthy_case(fault.network, fault.precision)), _model_name(fault.name))
+        yield fault, bench.try_fault(fault, _model_name(fault.name))
 
 
 def run_healthy(bench: Bench, seeds: Sequence[int]) -> Iterator[tuple[str, Outcome]]:
@@ -218,6 +241,7 @@ def main(arguments: list[str]) -> int:
             caught.append((fault, outcome))
             _print(
                 f"{'MISSED' if outcome.passed else 'caught':7} {fault.name:60} {outcome.seconds:5.1f} s  {outcome.by}"
+                + _say_layer(fault, outcome)
             )
         healthy = []
         if not given.only:
@@ -232,6 +256,13 @@ def main(arguments: list[str]) -> int:
         given.write.write_text(to_markdown(caught, healthy))
     is_good = all(not outcome.passed for _, outcome in caught) and all(outcome.passed for _, outcome in healthy)
     return 0 if is_good else 1
+
+
+def _say_layer(fault: Fault, outcome: Outcome) -> str:
+    if outcome.layer is None:
+        return ""
+    named = outcome.layer.name or "no layer"
+    return f"  [{named}]" if outcome.layer.is_right else f"  [WRONG: {named} for {fault.layer}: {outcome.layer.reason}]"
 
 
 def _print(line: str) -> None:

@@ -267,3 +267,18 @@ def test_what_a_wrong_checksum_brings_is_noted(
     monkeypatch.setattr(S3Client, "send", refuse)
     told = s3_check._Trial(S3Objects(S3Client(s3_server.location(), LIMITS)), "check/x")._wrong_checksum()
     assert told.startswith(found)
+
+
+@pytest.mark.slow
+def test_a_server_that_answers_losers_of_a_race_with_500_passes(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ceph does: what became of such a write is read back, as a swap would."""
+    keep, turn = S3Objects.replace, iter(range(1, 10_000))
+
+    def forgetful(self: S3Objects, path: str, data: bytes, *, etag: str) -> Written:
+        written = keep(self, path, data, etag=etag)
+        return Written.LOST if path.endswith("/count") and next(turn) % 3 == 0 else written
+
+    monkeypatch.setattr(S3Objects, "replace", forgetful)
+    assert check_server(s3_server.location(), limits=LIMITS).failed == ()

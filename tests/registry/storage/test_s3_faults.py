@@ -214,6 +214,23 @@ def test_a_pointer_that_comes_damaged_is_never_believed(place: Place, fault: Fau
     assert found == place.first
 
 
+@pytest.mark.parametrize("matches", [puts_history, puts_pointer])
+def test_a_swap_whose_readings_come_damaged_is_unknown_and_not_a_damaged_store(
+    place: Place, matches: Callable[[Seen], bool]
+) -> None:
+    """The server acts, says so with an error under status 200, and everything read back is one too."""
+
+    def garble(seen: Seen) -> Fault:
+        return Fault.ERROR_AS_200 if any(matches(each) for each in place.proxy.seen) else Fault.NONE
+
+    place.proxy.plan = garble
+    with pytest.raises(ActivationUnknownError, match="generation 2"):
+        place.swap()
+    done = place.direct.complete_reserved("lenet", "production")
+    assert done is not None
+    assert done.generation == 2
+
+
 # -- transfers ---------------------------------------------------------------------------------------------
 @pytest.fixture
 def parts(place: Place) -> S3Storage:
@@ -350,8 +367,8 @@ def test_a_kill_before_any_request_leaves_a_whole_store(
         code = in_child(lambda store=store, kill=kill: operation(reopened(store, on_step=kill, limits=limits)))  # type: ignore[misc]
         assert code in (0, -signal.SIGKILL)
         served.add(check_objects(s3_server, store))
-        promote(store)
-        upload(store)
+        for again in {promote, operation}:
+            again(store)
         store.sweep_leftovers()
         assert store.count_leftovers() == 0
         served.add(check_objects(s3_server, store))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +38,14 @@ class Fault(Enum):
     """The server's answer breaks off in the middle of its body."""
     CHANGED = auto()
     """A bit of the answer's body is not what the server sent."""
+    CHANGED_BEFORE = auto()
+    """A bit of the request's body is not what the client sent: the server finds a wrong checksum."""
+    SLOW_BEFORE = auto()
+    """Nothing is heard for `Proxy.hold_s`, and the server never heard of it."""
+    SLOW_AFTER = auto()
+    """The server acts; the answer is held back for `Proxy.hold_s`."""
+    SKEWED = auto()
+    """The server finds that the client's clock is wrong."""
 
 
 _REFUSALS = {
@@ -45,6 +54,7 @@ _REFUSALS = {
     Fault.ERROR: (500, "InternalError"),
     Fault.ERROR_AFTER: (500, "InternalError"),
     Fault.ERROR_AS_200: (200, "InternalError"),
+    Fault.SKEWED: (403, "RequestTimeTooSkewed"),
 }
 
 
@@ -80,6 +90,7 @@ class Proxy:
     def __init__(self, upstream: str, port: int) -> None:
         self.endpoint_url = f"http://127.0.0.1:{port}"
         self.plan: Plan = no_fault
+        self.hold_s = 3.0
         self.seen: list[Seen] = []
         self._upstream = urlsplit(upstream)
         self._late: list[tuple[str, str, dict[str, str], bytes]] = []
@@ -172,14 +183,20 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.proxy.note(self.command, self.path, body)
         if fault is Fault.LATE:
             self.proxy.keep(self.command, self.path, headers, body)
-        if fault in (Fault.LATE, Fault.RESET_BEFORE):
+        if fault is Fault.SLOW_BEFORE:
+            time.sleep(self.proxy.hold_s)
+        if fault in (Fault.LATE, Fault.RESET_BEFORE, Fault.SLOW_BEFORE):
             self._reset()
             return
-        if fault in (Fault.SLOW_DOWN, Fault.TOO_MANY, Fault.ERROR):
+        if fault is Fault.CHANGED_BEFORE and body:
+            body = body[:-1] + bytes([body[-1] ^ 1])
+        if fault in (Fault.SLOW_DOWN, Fault.TOO_MANY, Fault.ERROR, Fault.SKEWED):
             self._answer(_REFUSALS[fault][0], [], _refusal(fault))
             return
         status, said, data = self.proxy.pass_on(self.command, self.path, headers, body)
-        if fault is Fault.RESET_AFTER:
+        if fault is Fault.SLOW_AFTER:
+            time.sleep(self.proxy.hold_s)
+        if fault in (Fault.RESET_AFTER, Fault.SLOW_AFTER):
             self._reset()
         elif fault in (Fault.ERROR_AFTER, Fault.ERROR_AS_200):
             self._answer(_REFUSALS[fault][0], [], _refusal(fault))

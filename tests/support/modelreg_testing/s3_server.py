@@ -50,9 +50,10 @@ _GRPC_OFFSET = 10_000
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running server with one bucket."""
+    """A running server with one bucket; `bare_etags`: it wants them without quotes, as Ceph does."""
 
     endpoint_url: str
+    bare_etags: bool = False
 
     def location(self, prefix: str = "", **settings: Any) -> S3Location:
         """Return a place in the bucket; a new one each time unless a prefix is named."""
@@ -61,7 +62,7 @@ class S3Server:
 
     def make_store(self, *, limits: S3Limits = LIMITS) -> S3Storage:
         """Make a store; the server is known to pass its check."""
-        return S3Storage.create(self.location(), quirks=Quirks(), limits=limits)
+        return S3Storage.create(self.location(), quirks=Quirks(bare_etags=self.bare_etags), limits=limits)
 
     @cached_property
     def boto(self) -> Any:

@@ -1,0 +1,1 @@
+"""A release as an entry of a Triton model repository."""
