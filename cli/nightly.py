@@ -200,6 +200,10 @@ def _run(
         if entry["release"] is not None:
             name = f"{entry['model']}@{entry['channel']}"
             watch.attempt(FindingKind.CHANNEL, "validation", name, lambda entry=entry: channels.validate(entry))  # type: ignore[misc]
+    if database is not None and found and not watch.left_out and not any(entry["engines"] for entry in found):
+        message = "nothing that is active was validated on this host"
+        hint = "Run it on a host that has the targets of these channels, or leave them out with --channel."
+        watch.add(FindingKind.NOT_VALIDATED, Severity.PROBLEM, "registry", message, hint=hint, runbook="new-gpu")
     watch.close()
     document = make_nightly_document(
         registry=str(registry.home.path),

@@ -30,6 +30,7 @@ MUTATING = (
     "pull",
     "rollback",
     "doctor",
+    "nightly",
     "leases drop",
     "gc",
     "pin",

@@ -100,7 +100,7 @@ def test_a_night_is_a_folder_with_every_kind_of_report(good: Shop) -> None:
     assert "### ✅ modelreg nightly" in (night / "nightly.md").read_text()
     page = (night / "nightly.html").read_text()
     assert "<script" not in page
-    assert "lenet@production" in page
+    assert '<a href="./lenet%40production.html"><bdi>lenet@production</bdi></a>' in page
     assert "Validation report, channel" in (night / "lenet@production.html").read_text()
 
 
@@ -211,6 +211,14 @@ def test_engines_of_other_hosts_are_skipped_with_the_reason(bad: tuple[Shop, Cli
         **{"state": "none", "version": None, "generation": None, "seconds": None, "verified_bytes": None},
         "error": "there is no earlier release",
     }
+
+
+def test_a_night_that_validated_nothing_is_no_good_night(bad: tuple[Shop, CliResult]) -> None:
+    done = bad[0].cli("nightly", "--channel", "lenet@edge", "--json")
+    assert done.code == 1
+    assert ("problem", "registry", "nothing that is active was validated on this host") in findings(
+        done.document, "not-validated"
+    )
 
 
 def test_a_loosening_is_found_and_a_night_does_not_accept_it(bad: tuple[Shop, CliResult]) -> None:

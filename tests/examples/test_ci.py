@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shlex
 import shutil
@@ -89,8 +90,6 @@ def test_the_reports_of_this_run_alone_are_taken(tmp_path: Path, is_new: bool) -
     started = tmp_path / "started"
     started.touch()
     stamp = (night / "nightly.json").stat().st_mtime + (-60 if is_new else 60)
-    import os
-
     os.utime(started, (stamp, stamp))
     environment = {"PATH": os.environ["PATH"], "MODELREG_HOME": str(tmp_path / "home")}
     environment["GITHUB_STEP_SUMMARY"] = str(tmp_path / "summary")

@@ -37,7 +37,7 @@ def _rows(channel: Json) -> list[str]:
     name, version = code(f"{channel['model']}@{channel['channel']}"), channel["version"] or "-"
     way = say_way_back(channel)
     rows = [
-        f"| {name} | {version} | {code(_cell(each['engine']))} | {each['verdict']} | {say_drift(each)} "
+        f"| {name} | {version} | {code(_cell(each['engine']))} | {each['verdict']} | {code(say_drift(each))} "
         f"| {say_latency(each)} | {way} |"
         for each in channel["engines"]
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from modelreg.registry.words import Json
 from modelreg.validators.reports.elements import as_badge, as_figure, as_name, as_table, as_text
@@ -22,6 +23,7 @@ _BADGES = {
     "ok": "pass",
 }
 _FEWEST_POINTS = 3
+_PLOT_WIDTH = 480.0  # two side by side, and the newest night in sight
 
 
 def render_nightly_page(document: Json) -> bytes:
@@ -70,7 +72,7 @@ def _findings(findings: list[Json]) -> Iterator[str]:
 def _overview(channels: list[Json]) -> Iterator[str]:
     rows = []
     for channel in channels:
-        name = as_name(f"{channel['model']}@{channel['channel']}")
+        name = _link(channel)
         served = f"version {channel['version']}, generation {channel['generation']}" if channel["version"] else "-"
         way = as_text(say_way_back(channel))
         for each in channel["engines"]:
@@ -84,6 +86,12 @@ def _overview(channels: list[Json]) -> Iterator[str]:
             rows.append([name, served, "-", "-", "-", "-", way])
     headers = ("Channel", "Serves", "Engine", "Verdict", "Over the nights", "Latency>", "Way back")
     yield as_table("What is active", headers, rows) if rows else "<p>No channel serves anything.</p>"
+
+
+def _link(channel: Json) -> str:
+    """Return the name of a channel, as a link to its full report where there is one beside the page."""
+    name = as_name(f"{channel['model']}@{channel['channel']}")
+    return f'<a href="./{quote(channel["page"])}">{name}</a>' if channel.get("page") else name
 
 
 def _channel(channel: Json, key: str) -> Iterator[str]:
@@ -102,7 +110,7 @@ def _channel(channel: Json, key: str) -> Iterator[str]:
             if each["failed"]:
                 items = "".join(f"<li>{as_name(line)}</li>" for line in each["failed"])
                 yield f'<ul class="found">{items}</ul>'
-        yield f'<div class="pair">{"".join(figures)}</div></section>'
+        yield f'<div class="pair nights">{"".join(figures)}</div></section>'
 
 
 def _plot(drift: Json, values: list[float], *, key: str) -> str:
@@ -118,6 +126,7 @@ def _plot(drift: Json, values: list[float], *, key: str) -> str:
         for index, value in enumerate(values)
     ]
     plot = Plot(
+        width=_PLOT_WIDTH,
         title=f"{clean(drift['metric'])} over the nights",
         description=f"From {number(values[0])} {last} nights ago to {number(values[-1])} tonight; {drift['trend']}.",
         y_label=clean(drift["metric"]),
