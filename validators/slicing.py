@@ -170,7 +170,9 @@ def _gate(rule: Rule, slices: Sequence[SliceMetrics], subject: str) -> GateResul
     chance = sign_test(surest.lost, surest.gained) * len(measured)
     if chance <= SIGNIFICANCE:
         said = f"accuracy_drop of slice {surest.name} ({surest.samples} samples) is {surest.accuracy_drop:.4g}"
-        sure = rule_gate(rule, surest.accuracy_drop, subject=f"{subject}, slice {surest.name}", fact=said, samples=surest.worst)
+        sure = rule_gate(
+            rule, surest.accuracy_drop, subject=f"{subject}, slice {surest.name}", fact=said, samples=surest.worst
+        )
         return replace(sure, reason=f"{sure.reason}: {surest.lost} samples lost, {surest.gained} gained")
     reason = f"{gate.reason}; {worst.lost} lost and {worst.gained} gained may be chance (p {min(1.0, chance):.2g})"
     return replace(gate, outcome=GateOutcome.INCONCLUSIVE, reason=reason)
