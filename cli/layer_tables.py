@@ -20,9 +20,16 @@ _SHOWN_GONE = 6
 _MARKS = {"ok": "", "born": "<- born here", "carried": "carried", "healed": "healed"}
 
 
+_REFERENCES = {
+    "pytorch": "PyTorch",
+    "onnx": "the source in FP32",
+    "itself": "itself in the golden set's runs,",
+}
+
+
 def print_layers(report: LayerReport, *, name: str, no_color: bool) -> None:
     """Print every layer, what is bad, and where it began."""
-    what = "PyTorch" if report.reference == "pytorch" else "the source in FP32"
+    what = _REFERENCES[report.reference] + (f" at batch {report.batch}" if report.batch else "")
     print_line(
         f"layers of {name} against {what}, {count(len(report.samples), report.unit)}, bad below {report.limit_db:g} dB"
     )

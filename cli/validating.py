@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from modelreg.cli.context import Registry
 from modelreg.cli.evaluation import fetch_files, make_passes, open_source
-from modelreg.cli.layer_validation import LayerChoice, compare_engine, layers_document, worst_samples
+from modelreg.cli.layer_validation import LayerChoice, compare_engine, layers_document
 from modelreg.cli.progress import Reporter
 from modelreg.cli.versions import read_version
 from modelreg.registry.errors import NotFoundError, WorkerStartError
@@ -202,7 +202,7 @@ def validate_all(
                             registry=registry,
                             reporter=reporter,
                             folder=place / "layers",
-                            worst=worst_samples(outcome.gates),
+                            outcome=outcome,
                         )
                         layers[engine.id] = found
                         outcome = replace(outcome, report={**outcome.report, "layers": layers_document(found)})

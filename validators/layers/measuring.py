@@ -24,7 +24,7 @@ Progress = Callable[[float, str], None]
 
 PYTORCH, ONNX = "pytorch", "onnx"
 CHUNK_BYTES = 96 << 20
-_GROUP = 16
+GROUP = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +124,7 @@ def measure_layers(
     source: SourceView,
     candidate: CandidateView,
     isolating: IsolatingView | None,
+    most: int = GROUP,
     progress: Progress = lambda _fraction, _what: None,
 ) -> list[LayerMeasurement]:
     """
@@ -135,6 +136,7 @@ def measure_layers(
         source: The source in FP32: the reference where the golden set has no activation, and what layers are given.
         candidate: What is compared.
         isolating: What runs a candidate's layers alone; None where nothing can.
+        most: The most samples of a run.
         progress: Called with the part that is done.
     """
     first = next(units.groups(1))
@@ -143,7 +145,7 @@ def measure_layers(
     found: list[LayerMeasurement] = []
     for part in _parts(rows, shapes):
         progress(len(found) / len(rows), f"comparing {part[0].name}")
-        size = _group_size(part, shapes)
+        size = min(most, _group_size(part, shapes))
         found += _measure_part(
             part, at=at, units=units, source=source, candidate=candidate, isolating=isolating, size=size
         )
@@ -219,7 +221,7 @@ def _parts(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) -> Iterat
     for row in rows:
         part.append(row)
         size += 4 * math.prod(shapes[row.tensor])
-        if size * _GROUP > CHUNK_BYTES:
+        if size * GROUP > CHUNK_BYTES:
             yield part
             part, size = [], 0
     if part:
@@ -228,7 +230,7 @@ def _parts(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) -> Iterat
 
 def _group_size(part: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) -> int:
     size = sum(4 * math.prod(shapes[row.tensor]) for row in part)
-    return max(1, min(_GROUP, CHUNK_BYTES // max(1, size)))
+    return max(1, min(GROUP, CHUNK_BYTES // max(1, size)))
 
 
 def _noise(sqnr_db: float) -> float:

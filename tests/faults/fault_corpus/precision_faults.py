@@ -396,8 +396,8 @@ def _of_ranges() -> Iterator[Fault]:
         kind="fp16 overflow in layer norm",
         network=TRANSFORMER,
         precision=FP16,
-        layer="/Add",
-        says="the stream that it reads is beyond 65504",
+        layer="/words/Gather",
+        says="the stream that it reads is beyond 65504, from the embeddings on",
         plant=on_model(loud_stream),
     )
     yield Fault(
