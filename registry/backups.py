@@ -22,6 +22,7 @@ from modelreg.registry.schema import SCHEMA_REVISION
 from modelreg.registry.sqlite import sync
 
 DIGEST_SUFFIX = ".sha256"
+_SQLITE = b"SQLite format 3\0"
 _BESIDE = ("-wal", "-journal")
 
 
@@ -133,6 +134,10 @@ def read_backup(path: Path) -> Backup:
                     f"{path} is no backup but a database in use: {path.name}{suffix} lies beside it",
                     hint="Make a backup of it with `modelreg db backup FILE`.",
                 )
+    if not _is_sqlite(path):
+        raise DatabaseError(
+            f"{path} is no backup: it is no SQLite database", hint="Name a file that `modelreg db backup` made."
+        )
     digest = file_digest(path)
     _require_digest(path, digest)
     with Database.at_rest(path) as copy:
@@ -156,6 +161,11 @@ def read_backup(path: Path) -> Backup:
         events=chain.events,
         head=chain.head,
     )
+
+
+def _is_sqlite(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
 
 
 def _require_digest(path: Path, digest: str) -> None:
