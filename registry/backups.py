@@ -134,12 +134,12 @@ def read_backup(path: Path) -> Backup:
                     f"{path} is no backup but a database in use: {path.name}{suffix} lies beside it",
                     hint="Make a backup of it with `modelreg db backup FILE`.",
                 )
+    digest = file_digest(path)
+    _require_digest(path, digest)
     if not _is_sqlite(path):
         raise DatabaseError(
             f"{path} is no backup: it is no SQLite database", hint="Name a file that `modelreg db backup` made."
         )
-    digest = file_digest(path)
-    _require_digest(path, digest)
     with Database.at_rest(path) as copy:
         revision = copy.revision()
         if revision is None or revision > SCHEMA_REVISION:
