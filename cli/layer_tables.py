@@ -17,6 +17,9 @@ _BAR_DB = 120.0
 _BAR_WIDTH = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _SHOWN_GONE = 6
+_SAME_AS_SOURCE = (
+    ": the engine does what the ONNX does; what fails all the same lies between the ONNX and its golden set"
+)
 _MARKS = {"ok": "", "born": "<- born here", "carried": "carried", "healed": "healed"}
 
 
@@ -77,7 +80,7 @@ def explain_layers(report: LayerReport) -> list[str]:
             f"{more}; {count(carried, 'layer')} behind it only carry an error"
         )
     else:
-        lines.append("no bad layer")
+        lines.append("no bad layer" if report.reference == "pytorch" else f"no bad layer{_SAME_AS_SOURCE}")
     if report.gone:
         shown = [f"{layer} ({reason})" for layer, reason in list(report.gone.items())[:_SHOWN_GONE]]
         rest = f" and {len(report.gone) - _SHOWN_GONE} more" if len(report.gone) > _SHOWN_GONE else ""

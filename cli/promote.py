@@ -78,8 +78,9 @@ def command(
     """Make the engines of REF active on a channel: one per target, all or none.
 
     REF is NAME:VERSION, NAME@CHANNEL or NAME@sha256:DIGEST. Among the engines whose newest validation passes, the
-    precision that the settings prefer is chosen for each target. A validation counts if it was no looser than what the
-    registry's policies demand of the channel now, and as new and from where the channel's settings demand.
+    precision that the settings prefer is chosen for each target, of several such engines the newest. A validation
+    counts if it was no looser than what the registry's policies demand of the channel now, and as new and from where
+    the channel's settings demand.
     """
     if reference == ModelReference(model=reference.model):
         raise UsageError(

@@ -22,6 +22,7 @@ from modelreg.registry.schema import SCHEMA_REVISION
 from modelreg.registry.sqlite import sync
 
 DIGEST_SUFFIX = ".sha256"
+_SQLITE = b"SQLite format 3\0"
 _BESIDE = ("-wal", "-journal")
 _LONGEST_NAME = 255 - len("-journal")  # bytes: the digest lies beside it, and SQLite's own files may
 
@@ -142,6 +143,10 @@ def read_backup(path: Path) -> Backup:
                 )
     digest = file_digest(path)
     _require_digest(path, digest)
+    if not _is_sqlite(path):
+        raise DatabaseError(
+            f"{path} is no backup: it is no SQLite database", hint="Name a file that `modelreg db backup` made."
+        )
     with Database.at_rest(path) as copy:
         revision = copy.revision()
         if revision is None or revision > SCHEMA_REVISION:
@@ -163,6 +168,11 @@ def read_backup(path: Path) -> Backup:
         events=chain.events,
         head=chain.head,
     )
+
+
+def _is_sqlite(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
 
 
 def _require_digest(path: Path, digest: str) -> None:

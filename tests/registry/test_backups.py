@@ -134,7 +134,7 @@ def test_what_is_no_backup_is_told(in_memory: Path) -> None:
         read_backup(in_memory / "nothing")
     text = in_memory / "text"
     text.write_text("no database at all, but long enough to look at: " * 100)
-    with pytest.raises(ModelregError, match="not a database"):
+    with pytest.raises(ModelregError, match="is no SQLite database"):
         read_backup(text)
     other = in_memory / "other.db"
     with sqlite3.connect(other) as raw:
