@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from modelreg.registry import engines, golden_sets
-from modelreg.registry.blobs import BlobRecord
+from modelreg.registry.blobs import BlobRecord, record_blob
 from modelreg.registry.bundles import archive
 from modelreg.registry.bundles.archive import ArchiveWriter, header
 from modelreg.registry.bundles.checking import CheckedBundle, check_bundle
@@ -59,7 +59,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Files:
                 origin={},
                 actor=ACTOR,
             )
-            engines.record_blob(connection, digest=log.digest, size_bytes=log.size_bytes, kind=BlobKind.LOG)
+            record_blob(connection, digest=log.digest, size_bytes=log.size_bytes, kind=BlobKind.LOG)
             engines.record_engine(
                 connection,
                 version=version,
