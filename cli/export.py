@@ -12,7 +12,7 @@ from modelreg.cli.options import CONTEXT, add_global_options
 
 @click.group(
     "export",
-    short_help="Write a Triton model, an ONNX, or a bundle for elsewhere.",
+    short_help="Write a Triton model, an ONNX or a bundle.",
     epilog="\b\nExamples:\n  modelreg export triton resnet50@production --into /srv/models\n"
     "  modelreg export onnx resnet50:7 --into ./resnet50\n"
     "  modelreg export bundle resnet50@production --into resnet50.tar.gz",

@@ -63,9 +63,6 @@ SECTIONS: dict[str, dict[str, str]] = {
 }
 """Every command and its one line of help; each lives in the module of its name, with underscores for dashes."""
 
-_MODULES = {"import": "import_bundle"}
-"""Commands whose module has another name, since theirs is a word of Python's."""
-
 _INSIDE = {"backup": ["db backup"], "restore": ["db restore"], "upgrade": ["db upgrade"]}
 """What is looked for at the top and lives in a group."""
 
@@ -90,8 +87,7 @@ class CommandGroup(click.Group):
         """Import and return one command."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        module = _MODULES.get(cmd_name, cmd_name.replace("-", "_"))
-        command = importlib.import_module(f"modelreg.cli.{module}").command
+        command = importlib.import_module(f"modelreg.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -170,6 +170,8 @@ def _served_beside(configuration: Configuration, versions: Sequence[int], new: i
         missing = [version for version in wanted if version not in (*versions, new)]
         if missing:
             raise UsageError(f"--version-policy names version {missing[0]}, which is not there")
+        if new not in wanted:
+            raise UsageError(f"--version-policy leaves out version {new}, which holds this release")
         return [version for version in older if version in wanted]
     return older
 
