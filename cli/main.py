@@ -30,6 +30,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "build": "Build engines of a version.",
         "register-engine": "Take in a plan that was built elsewhere.",
         "validate": "Compare engines with the reference, gate by gate.",
+        "bench": "Time engines, alone or in turns with others.",
         "repair": "Find the nodes to keep in a high precision.",
         "promote": "Make a version's engines active on a channel.",
         "rollback": "Bring back the release that was active before.",

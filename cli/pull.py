@@ -18,7 +18,6 @@ from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
     from modelreg.registry.errors import ModelregError
-    from modelreg.registry.storage.interface import Storage
     from modelreg.registry.words import Json
     from modelreg.runtime.pull import PullFolder
     from modelreg.runtime.pull_request import Pulled, PullRequest
@@ -89,6 +88,7 @@ def command(
     if watch and dry_run:
         raise click.UsageError("--watch and --dry-run exclude each other")
     from modelreg.registry.storage.open import locate_storage
+    from modelreg.runtime.following import StoreAt
     from modelreg.runtime.host import describe_host
     from modelreg.runtime.pull import PullFolder
     from modelreg.runtime.pull_request import PullRequest
@@ -110,14 +110,14 @@ def command(
     if dry_run:
         from modelreg.runtime.following import preview_pull
 
-        _print_preview(preview_pull(_Source(url), folder, request), as_json=invocation.as_json)
+        _print_preview(preview_pull(StoreAt(url), folder, request), as_json=invocation.as_json)
     elif watch:
         _follow(invocation, folder, request, interval_s=interval, with_lease=not no_lease)
     else:
         from modelreg.runtime.following import pull_once
 
         with invocation.reporter().counting_bytes(f"pulling {request.name}") as progress:
-            pulled = pull_once(_Source(url), folder, request, progress=progress)
+            pulled = pull_once(StoreAt(url), folder, request, progress=progress)
         _print(pulled, as_json=invocation.as_json)
 
 
@@ -125,10 +125,10 @@ def _follow(
     invocation: Invocation, folder: PullFolder, request: PullRequest, *, interval_s: float, with_lease: bool
 ) -> None:
     from modelreg.cli.progress import interrupted_by_signals
-    from modelreg.runtime.following import follow, hold_nothing
+    from modelreg.runtime.following import StoreAt, follow, hold_nothing
     from modelreg.runtime.leases import LeaseKeeper
 
-    source = _Source(request.store_url)
+    source = StoreAt(request.store_url)
     keeper = LeaseKeeper(source.open, instance=str(folder.root), warn=print_warning)
     with suppress(KeyboardInterrupt), interrupted_by_signals(), keeper:  # being told to stop is how this ends
         print_note(f"following {request.name}, looking every {interval_s:g} s")
@@ -141,25 +141,6 @@ def _follow(
             interval_s=interval_s,
             hold=keeper.hold if with_lease else hold_nothing,
         )
-
-
-@dataclass(frozen=True)
-class _Source:
-    """The store at a URL."""
-
-    url: str
-
-    def connect(self) -> Storage:
-        """Return the store for a look at a pointer."""
-        from modelreg.registry.storage.open import connect_storage
-
-        return connect_storage(self.url)
-
-    def open(self) -> Storage:
-        """Return the store, known to be one."""
-        from modelreg.registry.storage.open import open_storage
-
-        return open_storage(self.url)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,25 @@ class Source(Protocol):
         ...
 
 
+class StoreAt:
+    """The store at a URL, as a source."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def connect(self) -> Storage:
+        """Return the store for a look at a pointer."""
+        from modelreg.registry.storage.open import connect_storage  # noqa: PLC0415 - a source may be an open store
+
+        return connect_storage(self.url)
+
+    def open(self) -> Storage:
+        """Return the store, known to be one."""
+        from modelreg.registry.storage.open import open_storage  # noqa: PLC0415 - as above
+
+        return open_storage(self.url)
+
+
 class Told(Protocol):
     """Who is told how it goes."""
 

@@ -17,6 +17,7 @@ Json = Dict[str, Any]
 Arrays = Dict[str, Any]
 Report = Callable[[Optional[float], str], None]
 
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _state: Dict[str, Any] = {}
 
 
@@ -124,7 +125,26 @@ def _load_rounded(path: str, threads: Optional[int]) -> Tuple[Any, Dict[str, str
         Path(name).unlink()
 
 
-def _open(path: str, level: str, threads: Optional[int]) -> Any:
+def open_session(path: str, *, threads: Optional[int] = None, target: str = "cpu") -> Any:
+    """
+    Return a session of a plan as it is served, in this process.
+
+    Raises:
+        RuntimeError: The plan is for a GPU, and this ONNX Runtime does not run it there.
+    """
+    import onnxruntime
+
+    if target == "cpu":
+        return _open(path, "ORT_ENABLE_ALL", threads)
+    if _CUDA not in onnxruntime.get_available_providers():
+        raise RuntimeError("ONNX Runtime has no %s here, and the plan is for %s" % (_CUDA, target))
+    session = _open(path, "ORT_ENABLE_ALL", threads, providers=(_CUDA, _CPU))
+    if session.get_providers()[0] != _CUDA:  # it falls back without a word
+        raise RuntimeError("ONNX Runtime cannot start %s here, and the plan is for %s" % (_CUDA, target))
+    return session
+
+
+def _open(path: str, level: str, threads: Optional[int], providers: Tuple[str, ...] = (_CPU,)) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -133,7 +153,7 @@ def _open(path: str, level: str, threads: Optional[int]) -> Any:
     if threads:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(path, options, providers=list(providers))
 
 
 def _describe(declared: List[Any]) -> List[Json]:

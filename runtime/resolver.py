@@ -72,7 +72,18 @@ def resolve(
     if pointer is None:
         raise no_active_release(model, channel, served=storage.list_channels())
     manifest = parse_manifest(storage.read_manifest(pointer.release), where=pointer.release[:12])
-    folder = storage.release_path(pointer.release)
+    return resolve_release(pointer, manifest, storage.release_path(pointer.release), host, preference=preference)
+
+
+def resolve_release(
+    pointer: Pointer,
+    manifest: Manifest,
+    folder: Path | None,
+    host: Host,
+    *,
+    preference: Preference = lambda _target: (),
+) -> Resolution:
+    """Return what `host` would load of a release whose files are in `folder`, None where they are no local files."""
     judged = [_judge_plan(engine, host, folder, pointer) for engine in manifest.engines]
     return Resolution(
         pointer=pointer, manifest=manifest, candidates=rank(judged, host, preference=preference), folder=folder

@@ -128,6 +128,7 @@ class WorkerRunner:
             raise ValueError(f"a plan of {backend} {'is not' if gpu else 'is'} run on a GPU")
         if gpu is not None:
             _require_header(path, backend, gpu)
+        self.backend = backend
         self._timeout_s = timeout_s
         self._overflows: dict[str, int] | None = {} if mode == "rounded" else None
         self._ranges: dict[int, Json] | None = {} if mode == "ranged" else None
@@ -222,6 +223,21 @@ class WorkerRunner:
             WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
         """
         return self._call("show", {"names": list(names)}, inputs, timeout_s=self._timeout_s)[1]
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of the child."""
+        return self._worker.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the child's process is gone, and with it all that it had of the device."""
+        return self._worker.has_ended
+
+    def read_free_memory(self) -> int | None:
+        """Return how many bytes of the device are free, whoever has the rest; None where nobody can tell."""
+        found = self._call("memory", {}, {}, timeout_s=self._timeout_s)[0].get("free_bytes")
+        return None if found is None else int(found)
 
     def close(self) -> None:
         """End the child."""

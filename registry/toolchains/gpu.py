@@ -42,6 +42,14 @@ def describe_driver() -> Json:
     return {"driver": _read_driver_version(), "cuda": "%d.%d" % (version.value // 1000, version.value % 1000 // 10)}
 
 
+def read_memory() -> Json:
+    """Return `free_bytes` and `total_bytes` of the device of this thread's context; nothing where there is none."""
+    driver, free, total = _load(), ctypes.c_size_t(0), ctypes.c_size_t(0)
+    if driver is None or driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) != 0:
+        return {}
+    return {"free_bytes": free.value, "total_bytes": total.value}
+
+
 def use_gpu(target: str) -> Json:
     """
     Make the first GPU of `target` the current one of this thread; return what `list_gpus` says of it.

@@ -149,6 +149,11 @@ class Worker:
         """Return the process id of the child."""
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the child's process is gone."""
+        return self._process.poll() is not None
+
     def call(
         self,
         job: str,
