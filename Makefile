@@ -49,7 +49,7 @@ gpu-test: $(DEV) ## Build, compare and time engines on this machine's GPU, into 
 	@PYTHON=$(abspath $(BIN))/python tests/gpu/run.sh build/gpu
 
 gate-check: $(DEV) ## Take planted faults and healthy engines through the gates, and write docs/gate-check.md
-	@PYTHONPATH=tests/support:tests/faults $(BIN)/python -m fault_corpus.campaign --seeds $(SEEDS) --write docs/gate-check.md
+	@PYTHONPATH=tests/support:tests/faults $(BIN)/python -m fault_corpus.campaign --seeds $(SEEDS) --jobs $(JOBS) --write docs/gate-check.md
 
 lint: $(DEV) ## Check style and formatting
 	@$(BIN)/ruff check .

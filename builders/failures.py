@@ -16,4 +16,4 @@ def build_error(error: WorkerJobError) -> BuildError:
     if error.remote_type not in _EXPLAINED:
         message = f"{error.remote_type}: {message}"
     kind = PrecisionError if error.remote_type == "NothingToConvertError" else BuildError
-    return kind(message[:800], hint=str(hint) if hint else "The build log has the whole story.")
+    return kind(message[:800], hint=str(hint) if hint else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def quantise(
         graph = onnx.load(prepared, load_external_data=False).graph
         _require_work(graph, variant, op_types, excluded)
         skips = _skips(graph, op_types, excluded, how=settings["residual_skips"])
-        ranges = find_ranges(
+        found = find_ranges(
             prepared,
             [*op_types, *ADDITIONS] if skips else op_types,
             how=variant["calibration"],
@@ -102,9 +102,11 @@ def quantise(
             report=report,
         )
         report(0.9, "writing Q/DQ nodes")
-        quantizer = _quantizer(prepared, settings, op_types, [*excluded, *_captured_activations(graph)], ranges)
+        left = [*excluded, *_captured_activations(graph), *_masked_nodes(graph, found.masked)]
+        quantizer = _quantizer(prepared, settings, op_types, left, found.ranges)
         for name in skips:
-            quantizer.quantize_activation_tensor(name)
+            if name not in found.masked:
+                quantizer.quantize_activation_tensor(name)
         quantizer.quantize_model()
         quantised: onnx.ModelProto = quantizer.model.model
     sort_nodes(quantised.graph)  # the quantiser appends its nodes at the end
@@ -191,6 +193,11 @@ def _whole_weights(graph: onnx.GraphProto) -> list[str]:
     left = [node.input[0] for node in products if node.input[0] in constants]
     right = [node.input[1] for node in products if node.input[1] in constants]
     return sorted({*left, *(name for name in right if len(constants[name].dims) != _MATRIX_AXES)})
+
+
+def _masked_nodes(graph: onnx.GraphProto, masked: Collection[str]) -> list[str]:
+    """Return the nodes that take or give tensors with masked values: they stay, as an excluded node does."""
+    return [node.name for node in graph.node if not {*node.input, *node.output}.isdisjoint(masked)]
 
 
 def _captured_activations(graph: onnx.GraphProto) -> list[str]:

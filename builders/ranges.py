@@ -6,7 +6,8 @@ fixed edges. So memory stays at one batch, and the batch size changes no range.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,25 @@ from modelreg.registry.tensor_sets import open_tensor_set
 _SMALLEST_BOUND = np.float32(1e-30)
 """Below about 1e-38 times the number of bins, the edges of a histogram are no longer distinct."""
 
+_MASKED = 1e30
+"""No layer computes such values: they are masks (PyTorch's for attention is -3.4e38), and no range can hold both."""
+
 Report = Callable[[float | None, str], None]
 Batch = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundRanges:
+    """
+    What calibration came to.
+
+    Attributes:
+        ranges: By tensor, as ONNX Runtime's quantiser wants them.
+        masked: The tensors with masked values in them: 256 levels cannot tell their other values apart.
+    """
+
+    ranges: Any
+    masked: frozenset[str]
 
 
 def find_ranges(
@@ -31,9 +49,9 @@ def find_ranges(
     calibration: Mapping[str, Any],
     is_big: bool,
     report: Report,
-) -> Any:
+) -> FoundRanges:
     """
-    Return the range of every activation that nodes of these types take or give, as ONNX Runtime's quantiser wants it.
+    Return the range of every activation that nodes of these types take or give; masked ones have none.
 
     Args:
         model: The ONNX with inferred shapes, in a folder that can take files.
@@ -73,15 +91,16 @@ def find_ranges(
             hint="Build fp32 or fp16 instead.",
         )
     _require_finite(ranges)
+    masked = _take_masked(ranges)
     if passes == 1 or not any(True for _ in ranges):  # with everything excluded there is nothing to count
-        return ranges
+        return FoundRanges(ranges=ranges, masked=masked)
     method, options = _histogram(how)
     histograms = create(method, "histograms", options)
-    histograms.collector = _seeded_collector(histograms, ranges)
+    histograms.collector = _seeded_collector(histograms, ranges, left_out=masked)
     for batch in _batches(calibration, report, 2, passes):
         histograms.collect_data(_Once(batch))
     report(0.85, f"choosing ranges by {how['method']}")
-    return histograms.compute_data()
+    return FoundRanges(ranges=histograms.compute_data(), masked=masked)
 
 
 def _histogram(how: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -93,11 +112,25 @@ def _histogram(how: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     return CalibrationMethod.Percentile, options
 
 
-def _seeded_collector(calibrator: Any, ranges: Any) -> Any:
+def _take_masked(ranges: Any) -> frozenset[str]:
+    """Take the tensors with masked values out of the ranges; return their names."""
+    masked = frozenset(
+        name for name in ranges if max(float(np.abs(value).max()) for value in ranges[name].range_value) >= _MASKED
+    )
+    for name in masked:
+        del ranges.data[name]
+    return masked
+
+
+def _seeded_collector(calibrator: Any, ranges: Any, *, left_out: Collection[str]) -> Any:
     """Return a collector whose histograms have their final edges from the start."""
     from onnxruntime.quantization.calibrate import HistogramCollector
 
-    collector = HistogramCollector(
+    class Collector(HistogramCollector):  # type: ignore[misc]
+        def collect(self, name_to_arr: Mapping[str, Any]) -> Any:
+            return super().collect({name: each for name, each in name_to_arr.items() if name not in left_out})
+
+    collector = Collector(
         method=calibrator.method,
         symmetric=calibrator.symmetric,
         num_bins=calibrator.num_bins,

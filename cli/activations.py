@@ -8,13 +8,14 @@ from modelreg.cli.render import print_document, print_line, print_note, print_wa
 from modelreg.registry.clock import iso
 
 if TYPE_CHECKING:
+    from modelreg.registry.manifest import Manifest
     from modelreg.registry.pointers import Pointer
     from modelreg.registry.releasing import Activation
     from modelreg.registry.words import Json
 
 
-def print_activation(activation: Activation, *, as_json: bool) -> None:
-    """Print what is active now, and what was before."""
+def print_activation(activation: Activation, *, as_json: bool, manifest: Manifest | None = None) -> None:
+    """Print what is active now, and what was before; after a rollback, which has no plan, the manifest's engines."""
     if not activation.recorded and activation.changed:
         print_warning(
             "the channel moved, but the database could not be told; the next promote or rollback of it records it,"
@@ -32,15 +33,28 @@ def print_activation(activation: Activation, *, as_json: bool) -> None:
         if previous is None:
             print_note(f"new channel {pointer.channel}")
         print_line(f"{name}: {before}version {pointer.version}, generation {pointer.generation} ({pointer.kind})")
+    if manifest is not None:
+        print_released_engines(manifest)
     for target, engine in sorted(activation.plan.engines.items()) if activation.plan else ():
         print_line(
             f"  {target:<8} {engine.precision!s:<5} {engine.toolchain.backend} {engine.toolchain.version},"
             f" engine {engine.id}, plan {short(engine.plan_digest)}"
         )
-    for passed_over in activation.plan.passed_over if activation.plan else ():
-        print_line(f"  passed over: {passed_over}")
+    for choice in activation.plan.choices if activation.plan else ():
+        for over in choice.passed_over:
+            cell = f"{choice.target} {over.engine.precision}"
+            print_line(f"  passed over: {cell}: {over.reason} (engine {over.engine.id})")
     for overridden in pointer.overridden:
         print_line(f"  gates overridden: {overridden}")
+
+
+def print_released_engines(manifest: Manifest) -> None:
+    """Print the engines of a release, one line each: two releases of one version differ in nothing else."""
+    for engine in manifest.engines:
+        print_line(
+            f"  {engine.target:<8} {engine.precision!s:<5} {engine.backend} {engine.backend_version},"
+            f" plan {short(engine.plan.digest)}"
+        )
 
 
 def warn_of_drift(model: str, channel: str, *, served: int, known: int) -> None:

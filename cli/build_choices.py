@@ -81,10 +81,11 @@ def _choose_toolchains(registry: Registry, targets: tuple[str, ...], names: tupl
 
 
 def _hint(names: tuple[str, ...]) -> str:
+    if names:
+        return ""
     return (
-        ""
-        if names
-        else "Add one with: modelreg toolchain add NAME --python PATH; `modelreg toolchain list` shows them."
+        "Add one with: modelreg toolchain add NAME --python PATH, PATH being an environment that has TensorRT-RTX or"
+        " TensorRT; `modelreg toolchain list` shows them."
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from modelreg.cli.render import count, number, size
+from modelreg.cli.render import count, limit, number, size
 from modelreg.cli.tables import Column, print_table
 from modelreg.registry.clock import iso
 
@@ -174,7 +174,7 @@ def print_gates(judged: Sequence[tuple[EngineRecord, Sequence[GateResult]]], *, 
             gate.gate,
             gate.subject,
             number(gate.measured),
-            "-" if gate.limit is None else f"{gate.comparison} {number(gate.limit)}",
+            "-" if gate.limit is None else f"{gate.comparison} {limit(gate.limit)}",
             str(gate.outcome),
         )
         for engine, gates in judged
@@ -195,4 +195,4 @@ def explain_gate(gate: GateResult) -> str:
 def _say_limit(gate: GateResult) -> str:
     if gate.measured is None or gate.limit is None:
         return str(gate.outcome)
-    return f"{number(gate.measured)}, limit {gate.comparison} {number(gate.limit)}"
+    return f"{number(gate.measured)}, limit {gate.comparison} {limit(gate.limit)}"

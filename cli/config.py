@@ -105,8 +105,11 @@ def get(invocation: Invocation, *, key: str) -> None:
     """Print the value of one setting; of a list, its words with commas between them. Passwords are not shown."""
     rows = {row.key: row for row in _read(invocation)}
     if key not in rows:
+        from modelreg.config.keys import find_key
         from modelreg.registry.suggestions import say_close
 
+        if find_key(key) is not None:
+            raise NotFoundError(f"{key} is not set", hint=f"Set it in config.toml, or with {variable_of(key)}.")
         raise NotFoundError(
             f"there is no setting {key[:80]!r}", hint=say_close(key, rows) or "Run `modelreg config show`."
         )

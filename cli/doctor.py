@@ -69,7 +69,7 @@ def command(invocation: Invocation, *, fix: bool, deep: bool, forward: tuple[str
     """
     if forward and not fix:
         raise click.UsageError("--roll-forward moves a channel, and that needs --fix")
-    findings = _find(invocation, fix=fix and not dry_run, deep=deep, forward=forward)
+    findings = examine_registry(invocation, fix=fix and not dry_run, deep=deep, forward=forward)
     error = _judge(findings)
     if invocation.as_json:
         exit_code = 0 if error is None else error.exit_code
@@ -81,7 +81,9 @@ def command(invocation: Invocation, *, fix: bool, deep: bool, forward: tuple[str
     return 0 if error is None else report_after_result(error)
 
 
-def _find(invocation: Invocation, *, fix: bool, deep: bool, forward: tuple[str, ...]) -> list[Finding]:
+def examine_registry(
+    invocation: Invocation, *, fix: bool = False, deep: bool = False, forward: tuple[str, ...] = ()
+) -> list[Finding]:
     """Return all findings; with settings that cannot be read nobody knows which store and database are meant."""
     from modelreg.config.examination import examine_settings
     from modelreg.registry.checks.database import examine_database

@@ -73,7 +73,7 @@ def say_span(span: timedelta) -> str:
 @click.option(
     "--accept-database",
     is_flag=True,
-    help="Go by this database though the store was collected with another, or a newer copy.",
+    help="Go by this database though the store was collected with another, or a newer copy; what is gone, it forgets.",
 )
 @dry_run_option
 @click.pass_obj
@@ -157,6 +157,7 @@ def _document(found: Collection, request: CollectionRequest) -> Json:
         "due": found.tally(due=True).to_json(),
         "revived": found.revived,
         "passed_over": found.passed_over,
+        "forgotten": found.forgotten,
         "leftovers": found.leftovers,
         "leases_expired": found.leases_expired,
     }
@@ -213,6 +214,9 @@ def _summarise(found: Collection) -> list[str]:
         lines.append(f"{count(found.revived, 'thing')} needed again")
     if found.passed_over:
         lines.append(f"{count(found.passed_over, 'thing')} passed over: taken back, or another collector has them")
+    if found.forgotten:
+        would = "would be " if found.dry_run else ""
+        lines.append(f"{count(found.forgotten, 'plan')} that nothing needs and that are gone {would}noted as removed")
     if found.leftovers:
         lines.append(f"{count(found.leftovers, 'leftover')} of interrupted commands" + _did(found))
     if found.leases_expired:

@@ -17,12 +17,22 @@ _BAR_DB = 120.0
 _BAR_WIDTH = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _SHOWN_GONE = 6
+_SAME_AS_SOURCE = (
+    ": the engine does what the ONNX does; what fails all the same lies between the ONNX and its golden set"
+)
 _MARKS = {"ok": "", "born": "<- born here", "carried": "carried", "healed": "healed"}
+
+
+_REFERENCES = {
+    "pytorch": "PyTorch",
+    "onnx": "the source in FP32",
+    "itself": "itself in the golden set's runs,",
+}
 
 
 def print_layers(report: LayerReport, *, name: str, no_color: bool) -> None:
     """Print every layer, what is bad, and where it began."""
-    what = "PyTorch" if report.reference == "pytorch" else "the source in FP32"
+    what = _REFERENCES[report.reference] + (f" at batch {report.batch}" if report.batch else "")
     print_line(
         f"layers of {name} against {what}, {count(len(report.samples), report.unit)}, bad below {report.limit_db:g} dB"
     )
@@ -70,7 +80,7 @@ def explain_layers(report: LayerReport) -> list[str]:
             f"{more}; {count(carried, 'layer')} behind it only carry an error"
         )
     else:
-        lines.append("no bad layer")
+        lines.append("no bad layer" if report.reference == "pytorch" else f"no bad layer{_SAME_AS_SOURCE}")
     if report.gone:
         shown = [f"{layer} ({reason})" for layer, reason in list(report.gone.items())[:_SHOWN_GONE]]
         rest = f" and {len(report.gone) - _SHOWN_GONE} more" if len(report.gone) > _SHOWN_GONE else ""

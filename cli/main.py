@@ -49,6 +49,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Maintain": {
         "verify": "Re-hash what the registry holds.",
         "doctor": "Check that database, store and pointers agree.",
+        "nightly": "Validate what is active again, and look for drift.",
         "gc": "Remove what no release, lease or pin needs.",
         "pin": "Keep a version's engines from gc.",
         "unpin": "Lift the pin of a version.",

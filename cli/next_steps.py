@@ -30,6 +30,7 @@ def print_next(registry: Registry, version: VersionRecord) -> None:
             EngineStanding(engine=engine, validation=newest.get(engine.id)),
             golden_digest=golden.digest if golden else None,
             accepts=policies.object_or_say_why_not,
+            can_pass_now=policies.could_pass_now,
         )
         for engine in cells
     ]

@@ -21,7 +21,7 @@ from modelreg.cli.policy_accept import accept
 from modelreg.cli.policy_check import check
 from modelreg.cli.policy_diff import diff
 from modelreg.cli.policy_homes import find_home_if_any, require_model
-from modelreg.cli.render import number, print_document, print_line, short
+from modelreg.cli.render import limit, print_document, print_line, short
 from modelreg.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _print(policy: Policy, precision: Precision, *, no_color: bool) -> None:
         Column(header="FROM", folds=True),
     )
     rows = [
-        (str(r.metric), str(r.applies_to), f"{r.comparison} {number(r.limit)}", policy.source_of(r))
+        (str(r.metric), str(r.applies_to), f"{r.comparison} {limit(r.limit)}", policy.source_of(r))
         for r in policy.rules
     ]
     print_table(columns, rows, no_color=no_color)

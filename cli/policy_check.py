@@ -49,7 +49,7 @@ def check(invocation: Invocation, *, files: tuple[Path, ...], model: str | None,
     if files:
         findings = _check_files(invocation, files, model=model, channel=channel)
     else:
-        findings = _check_registry(invocation.find_home())
+        findings = check_registry(invocation.find_home())
     if invocation.as_json:
         print_document({"findings": [_document(finding) for finding in findings]})
     else:
@@ -60,7 +60,8 @@ def check(invocation: Invocation, *, files: tuple[Path, ...], model: str | None,
     return report_after_result(ModelregError(f"{count(problems, 'problem')} in policies", hint="See the advice above."))
 
 
-def _check_registry(home: Home) -> list[PolicyFinding]:
+def check_registry(home: Home) -> list[PolicyFinding]:
+    """Return what is to be said of every policy file of a registry; raises DatabaseError without its database."""
     from modelreg.config.examination import examine_policies
     from modelreg.config.policy_check import CheckLevel, PolicyFinding, check_place, find_places
     from modelreg.registry.versions import list_models

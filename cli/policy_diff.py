@@ -11,7 +11,7 @@ import click
 from modelreg.cli.context import Invocation, open_database
 from modelreg.cli.options import make_command
 from modelreg.cli.policy_homes import find_home_if_any, require_model
-from modelreg.cli.render import number, print_document, print_line, short
+from modelreg.cli.render import limit, print_document, print_line, short
 from modelreg.cli.tables import Column, print_table
 from modelreg.registry.errors import NotFoundError, UsageError
 
@@ -108,7 +108,7 @@ def _print(first: Policy, second: Policy, rows: list[tuple[Rule | None, Rule | N
         rule = new or old
         assert rule is not None
         source = second.source_of(new) if new is not None else first.source_of(rule)
-        limits = ["-" if each is None else f"{each.comparison} {number(each.limit)}" for each in (old, new)]
+        limits = ["-" if each is None else f"{each.comparison} {limit(each.limit)}" for each in (old, new)]
         table.append((str(rule.metric), str(rule.applies_to), *limits, change, source))
     print_table(columns, table, no_color=no_color)
 

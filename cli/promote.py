@@ -78,8 +78,9 @@ def command(
     """Make the engines of REF active on a channel: one per target, all or none.
 
     REF is NAME:VERSION, NAME@CHANNEL or NAME@sha256:DIGEST. Among the engines whose newest validation passes, the
-    precision that the settings prefer is chosen for each target. A validation counts if it was no looser than what the
-    registry's policies demand of the channel now, and as new and from where the channel's settings demand.
+    precision that the settings prefer is chosen for each target, of several such engines the newest. A validation
+    counts if it was no looser than what the registry's policies demand of the channel now, and as new and from where
+    the channel's settings demand.
     """
     if reference == ModelReference(model=reference.model):
         raise UsageError(
@@ -130,11 +131,13 @@ def _make_request(
     from modelreg.registry.promotion import PromotionRequest
 
     has_own = has_channel_policies(home.path, model=reference.model, channel=channel)
+    policies = policies_in_force(home, database, model=reference.model, channel=channel)
     return PromotionRequest(
         preference=home.settings.preference_for,
         targets=targets,
         configured_targets=home.settings.channel_targets(channel),
-        accepts=policies_in_force(home, database, model=reference.model, channel=channel).object_to,
+        accepts=policies.object_to,
+        can_pass_now=policies.can_pass_now,
         precision=precision,
         expect_current=expect_current,
         override_gates=override_gates,

@@ -140,8 +140,10 @@ def command(
             timeout_s=registry.home.settings.build_timeout_s,
             verbose=invocation.verbose,
         )
+        known = _find_known(registry, name, inspected) if dry_run or prepared is not None else None
+        _require_replaceable(registry, known, prepared, message=message)
         if dry_run:
-            _print_preview(invocation, registry, name, inspected, prepared)
+            _print_preview(invocation, known, name, inspected, prepared)
             return
         version, created, kept = _record(
             registry, reporter, name, inspected, prepared, message=message, tags=dict(tags)
@@ -190,30 +192,46 @@ def _record(
     return version, created, golden
 
 
-def _find_known(registry: Registry, name: str, inspected: InspectedSource) -> str | None:
-    """Return the version that these bytes are already, as `NAME:VERSION`."""
+def _require_replaceable(
+    registry: Registry, known: VersionRecord | None, prepared: PreparedGolden | None, *, message: str
+) -> None:
+    """Refuse a golden set that would replace another one without a reason, before any of it is stored."""
+    from modelreg.registry.digests import file_digest
+    from modelreg.registry.golden_sets import require_replaceable
+
+    if known is not None and prepared is not None:
+        digest = file_digest(prepared.path)
+        with registry.database.read() as connection:
+            require_replaceable(connection, version=known, digest=digest, message=message)
+
+
+def _find_known(registry: Registry, name: str, inspected: InspectedSource) -> VersionRecord | None:
+    """Return the version that these bytes are already."""
     from modelreg.registry.sources.ingest import hash_source
     from modelreg.registry.versions import get_version
 
     reference = ModelReference(model=name, digest=hash_source(inspected))
     with registry.database.read() as connection:
         try:
-            return get_version(connection, reference).reference
+            return get_version(connection, reference)
         except NotFoundError:
             return None
 
 
 def _print_preview(
-    invocation: Invocation, registry: Registry, name: str, inspected: InspectedSource, prepared: PreparedGolden | None
+    invocation: Invocation,
+    known: VersionRecord | None,
+    name: str,
+    inspected: InspectedSource,
+    prepared: PreparedGolden | None,
 ) -> None:
-    known = _find_known(registry, name, inspected)
     if invocation.as_json:
         samples = None if prepared is None else prepared.samples
         print_document(
             {
                 "dry_run": True,
                 "model": name,
-                "already": known,
+                "already": None if known is None else known.reference,
                 "source": source_document(inspected),
                 "golden_samples": samples,
             }
@@ -222,7 +240,7 @@ def _print_preview(
     for warning in inspected.warnings:
         print_warning(warning)
     golden = "no golden set" if prepared is None else f"a golden set of {prepared.samples} samples"
-    what = f"would register {name}" if known is None else f"is registered already as {known}"
+    what = f"would register {name}" if known is None else f"is registered already as {known.reference}"
     print_line(f"{what}: {count(len(inspected.files), 'file')}, {size(inspected.size_bytes)}, {golden}")
 
 

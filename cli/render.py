@@ -121,6 +121,11 @@ def number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
+def limit(value: float | None) -> str:
+    """Return a limit as somebody wrote it: 0.9999999 is not 1, as it may be for a measurement."""
+    return "-" if value is None else f"{value:.15g}"
+
+
 def count(number_of: int, noun: str) -> str:
     """Return `1 file`, `2 files`."""
     return f"{number_of} {noun}" + ("" if number_of == 1 else "s")

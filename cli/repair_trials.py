@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelreg.cli.evaluation import describe_load
+from modelreg.cli.render import limit
 from modelreg.registry.errors import BuildError, ConfigError
 
 if TYPE_CHECKING:
@@ -142,8 +143,9 @@ def explain_failures(gates: tuple[GateResult, ...]) -> str:
     said = []
     for gate in bad[:_SHOWN]:
         has_numbers = gate.measured is not None and gate.limit is not None
-        limit = f" {gate.measured:.4g}, limit {gate.comparison} {gate.limit:g}" if has_numbers else f": {gate.reason}"
-        said.append(f"{gate.gate} of {gate.subject}{limit}")
+        demand = f"limit {gate.comparison} {limit(gate.limit)}"
+        found = f" {gate.measured:.4g}, {demand}" if has_numbers else f": {gate.reason}"
+        said.append(f"{gate.gate} of {gate.subject}{found}")
     return "; ".join(said) + (f"; {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else "")
 
 

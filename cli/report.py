@@ -144,6 +144,7 @@ def _fetch(
             EngineStanding(engine=engine, validation=validation),
             golden_digest=stored.golden.digest if stored.golden else None,
             accepts=policies.object_or_say_why_not,
+            can_pass_now=policies.could_pass_now,
         )
         report: Json = parse_stored_report(registry.storage.read_blob(validation.report_digest), validation=validation)
         judged.append(

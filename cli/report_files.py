@@ -70,7 +70,7 @@ class ReportFiles:
             if place == STDOUT:
                 click.echo(content, nl=False)
             else:
-                _replace(Path(place), content)
+                replace_file(Path(place), content)
 
 
 def report_options(command: F) -> F:
@@ -109,7 +109,7 @@ def _render(kind: str, document: Json) -> bytes:
     return json.dumps(document, indent=2, allow_nan=False).encode() + b"\n"
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Write beside the file and rename; what is no file (a pipe, /dev/stderr) is written to as it is."""
     if path.exists() and not path.is_file():
         path.write_bytes(content)

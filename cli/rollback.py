@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modelreg.cli.activations import pointer_document, print_activation
+from modelreg.cli.activations import pointer_document, print_activation, print_released_engines
 from modelreg.cli.context import Invocation, open_database_if_usable, open_releases, open_store
 from modelreg.cli.options import (
     choose_channel,
@@ -19,12 +19,14 @@ from modelreg.cli.options import (
     whole_number,
 )
 from modelreg.cli.render import print_document, print_line, short, size
-from modelreg.registry.errors import UsageError
+from modelreg.registry.errors import ModelregError, UsageError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
+    from modelreg.registry.manifest import Manifest
     from modelreg.registry.pointers import Pointer
     from modelreg.registry.releasing import DrillReport
+    from modelreg.registry.storage.interface import Storage
 
 
 @make_command(
@@ -94,14 +96,25 @@ def command(
         else:
             activation = releases.rollback(model, channel=channel, request=request)
     if dry_run:
-        _print_preview(target, as_json=invocation.as_json)
+        _print_preview(target, _read_manifest(storage, target), as_json=invocation.as_json)
     elif drill:
-        _print_drill(report, as_json=invocation.as_json)
+        _print_drill(report, _read_manifest(storage, report.target), as_json=invocation.as_json)
     else:
-        print_activation(activation, as_json=invocation.as_json)
+        manifest = _read_manifest(storage, activation.pointer)
+        print_activation(activation, as_json=invocation.as_json, manifest=manifest)
 
 
-def _print_preview(target: Pointer, *, as_json: bool) -> None:
+def _read_manifest(storage: Storage, pointer: Pointer) -> Manifest | None:
+    """Return what a release consists of, or None where that cannot be read: what was done stays done."""
+    from modelreg.registry.manifest import parse_manifest
+
+    try:
+        return parse_manifest(storage.read_manifest(pointer.release), where=short(pointer.release))
+    except ModelregError:
+        return None
+
+
+def _print_preview(target: Pointer, manifest: Manifest | None, *, as_json: bool) -> None:
     if as_json:
         print_document({"dry_run": True, "target": pointer_document(target)})
         return
@@ -109,9 +122,11 @@ def _print_preview(target: Pointer, *, as_json: bool) -> None:
         f"would bring back version {target.version} on {target.model}@{target.channel}:"
         f" generation {target.generation}, release {short(target.release)}"
     )
+    if manifest is not None:
+        print_released_engines(manifest)
 
 
-def _print_drill(report: DrillReport, *, as_json: bool) -> None:
+def _print_drill(report: DrillReport, manifest: Manifest | None, *, as_json: bool) -> None:
     target, current = report.target, report.current
     if as_json:
         print_document(
@@ -128,3 +143,5 @@ def _print_drill(report: DrillReport, *, as_json: bool) -> None:
         f"{target.model}@{target.channel} can go back from version {current.version} to {target.version}"
         f" (generation {target.generation}): {size(report.verified_bytes)} match, {report.seconds:.3f} s"
     )
+    if manifest is not None:
+        print_released_engines(manifest)

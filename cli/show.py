@@ -21,6 +21,7 @@ from modelreg.cli.context import Invocation, Registry
 from modelreg.cli.leases import print_leases, warn_of_time
 from modelreg.cli.options import make_command, read_reference, whole_number
 from modelreg.cli.render import count, print_document, print_line, print_text, short, size, when
+from modelreg.cli.siblings import tell_apart
 from modelreg.cli.tables import Column, print_table
 from modelreg.cli.versions import version_document
 from modelreg.registry.errors import ModelregError, NotFoundError
@@ -135,6 +136,7 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
             EngineStanding(engine=engine, validation=judged.get(engine.id)),
             golden_digest=golden.digest if golden else None,
             accepts=policies.object_or_say_why_not,
+            can_pass_now=policies.could_pass_now,
         )
         for engine in built
     ]
@@ -244,11 +246,14 @@ def _print_source(facts: _Facts) -> None:
 def _print_troubles(facts: _Facts) -> None:
     """Say below the table why an engine failed or does not pass, and which were not built here."""
     lines: list[str] = []
+    apart = tell_apart([candidate.engine for candidate in facts.candidates if not candidate.engine.error])
     for candidate in facts.candidates:
         engine = candidate.engine
         name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
         if origin := explain_import(engine):
             lines.append(f"{name}: {origin}")
+        if engine.id in apart:
+            lines.append(f"{name}: {apart[engine.id]}")
         if engine.is_swept:
             lines.append(f"{name}: {candidate.reason}; `modelreg build {facts.version.reference}` makes it again")
             continue

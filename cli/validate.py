@@ -31,6 +31,7 @@ from modelreg.cli.validating import Done, Work, plan_work, validate_all
 from modelreg.cli.verdicts import print_verdicts
 from modelreg.registry.errors import GateFailedError, UsageError
 from modelreg.registry.references import ModelReference
+from modelreg.registry.words import Precision
 
 if TYPE_CHECKING:
     from modelreg.registry.records import EngineRecord, ValidationRecord
@@ -227,9 +228,20 @@ def _conclude(invocation: Invocation, registry: Registry, work: Work, done: Done
     return report_after_result(
         GateFailedError(
             f"{len(bad)} of {total} engines of {reference} do not pass: {names}",
-            hint=f"The gates above say what was measured; `modelreg show {reference}` keeps showing it.",
+            hint=say_what_helps(reference, [str(engine.precision) for engine, _ in bad]),
         )
     )
+
+
+def say_what_helps(reference: str, failed: list[str]) -> str:
+    """Return where to look on: with FP32 all else fails, so the export or the golden set is to blame first."""
+    shown = f"`modelreg report {reference} --html report.html` draws what was measured"
+    if Precision.FP32 in failed:
+        return f"FP32 fails: compare the golden set with the export it should be of. {shown}."
+    look = f"modelreg validate {reference} --precision {failed[0]} --layers"
+    needs_set = " --calibration FILE" if failed[0] in (Precision.INT8, Precision.FP8) else ""
+    mend = f"modelreg repair {reference} --precision {failed[0]}{needs_set}"
+    return f"{shown}, `{look}` says where the error is born, `{mend}` keeps those nodes in a high precision."
 
 
 def _warn_of_objections(work: Work, judged: list[tuple[EngineRecord, ValidationRecord]]) -> int:

@@ -83,8 +83,6 @@ def plan_work(
             `against` serves nothing.
     """
     from modelreg.cli.comparing import read_active
-    from modelreg.cli.policies_in_force import policies_in_force
-    from modelreg.config.policy import load_policy
     from modelreg.registry import engines, golden_sets
 
     with registry.database.read() as connection:
@@ -109,6 +107,24 @@ def plan_work(
             f"{version.reference} has no golden set to be compared with",
             hint="Register the same file again with --golden or --reference.",
         )
+    active = None if against is None else read_active(registry, version.model, against)
+    return plan_engines(registry, version, golden, chosen, policy=policy, channel=channel, active=active)
+
+
+def plan_engines(
+    registry: Registry,
+    version: VersionRecord,
+    golden: GoldenSetRecord,
+    chosen: list[EngineRecord],
+    *,
+    policy: Path | None = None,
+    channel: str | None = None,
+    active: Active | None = None,
+) -> Work:
+    """Return how these engines of a version are validated here; those that cannot be, with the reason."""
+    from modelreg.cli.policies_in_force import policies_in_force
+    from modelreg.config.policy import load_policy
+
     wanted = dict.fromkeys(engine.precision for engine in chosen)
     policies = {
         precision: load_policy(
@@ -128,7 +144,7 @@ def plan_work(
         policies=policies,
         current=current,
         loosened=loosened,
-        active=None if against is None else read_active(registry, version.model, against),
+        active=active,
     )
 
 
@@ -186,6 +202,7 @@ def validate_all(
                             registry=registry,
                             reporter=reporter,
                             folder=place / "layers",
+                            outcome=outcome,
                         )
                         layers[engine.id] = found
                         outcome = replace(outcome, report={**outcome.report, "layers": layers_document(found)})

@@ -72,6 +72,28 @@ class CurrentPolicies:
         """
         return self._object_to_policy(engine, validation) or self._demands.object_to(engine, validation, now=utc_now())
 
+    def can_pass_now(self, engine: EngineRecord, validation: ValidationRecord) -> bool:
+        """
+        Return whether a verdict that is no pass was reached under a policy that demanded more than that of now.
+
+        Raises:
+            ConfigError: The policy of now cannot be read: a file that is wrong is never skipped, whatever the verdict.
+        """
+        current = self.read(engine.precision)
+        if validation.policy_digest == current.digest:
+            return False
+        try:
+            return bool(missing_demands(current, current=parse_policy(validation.policy)))
+        except ConfigError:
+            return True
+
+    def could_pass_now(self, engine: EngineRecord, validation: ValidationRecord) -> bool:
+        """Return what `can_pass_now` does; False for a policy that cannot be read, since nothing depends on it."""
+        try:
+            return self.can_pass_now(engine, validation)
+        except ConfigError:
+            return False
+
     def object_or_say_why_not(self, engine: EngineRecord, validation: ValidationRecord) -> str:
         """Return what `object_to` does; a policy that cannot be read is a reason here, since nothing depends on it."""
         try:

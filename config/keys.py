@@ -18,6 +18,9 @@ from modelreg.registry.words import Precision
 
 VARIABLE_PREFIX = "MODELREG_"
 
+_LONGEST_S = 2_000_000_000
+"""Some sixty years: what a length of time can be everywhere."""
+
 HOME_VARIABLE, ACTOR_VARIABLE = "MODELREG_HOME", "MODELREG_ACTOR"
 """What no `config.toml` can say: where it is, and who is at work."""
 
@@ -112,8 +115,9 @@ def _database(value: object, name: str) -> str:
 
 def _seconds(value: object, name: str) -> float:
     seconds = as_finite(value)
-    if seconds is None or seconds <= 0:
-        raise ConfigError(f"{name} must be a number of seconds above 0, found {value!r:.40}")
+    if seconds is None or not 0 < seconds <= _LONGEST_S:
+        said = f" and at most {_LONGEST_S}" if seconds is not None and seconds > 0 else ""
+        raise ConfigError(f"{name} must be a number of seconds above 0{said}, found {value!r:.40}")
     return seconds
 
 

@@ -109,6 +109,11 @@ class TaskMetric(str):
     __slots__ = ()
 
 
+def say_limit(limit: float) -> str:
+    """Return a limit as somebody wrote it: 0.9999999 is not 1."""
+    return f"{limit:.15g}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One limit; a measurement meets it when `measured comparison limit` holds, so NaN never does."""
@@ -125,7 +130,7 @@ class Rule:
     @property
     def demand(self) -> str:
         """Return comparison and limit, for example `>= 0.99`."""
-        return f"{self.comparison} {self.limit:g}"
+        return f"{self.comparison} {say_limit(self.limit)}"
 
     @property
     def gate(self) -> str:
@@ -264,8 +269,8 @@ def loosened_rules(policy: Policy, *, base: Policy) -> list[str]:
     """Return, one line each, where `policy` lets more pass than `base`; empty when it only tightens."""
     lines = []
     for rule, changed in _looser_pairs(policy, base):
-        limit = f"{rule.applies_to} {rule.metric} {rule.comparison} {rule.limit:g}"
-        lines.append(f"{limit} is dropped" if changed is None else f"{limit} became {changed.limit:g}")
+        limit = f"{rule.applies_to} {rule.metric} {rule.demand}"
+        lines.append(f"{limit} is dropped" if changed is None else f"{limit} became {say_limit(changed.limit)}")
     return lines
 
 

@@ -22,7 +22,9 @@ from modelreg.registry.schema import SCHEMA_REVISION
 from modelreg.registry.sqlite import sync
 
 DIGEST_SUFFIX = ".sha256"
+_SQLITE = b"SQLite format 3\0"
 _BESIDE = ("-wal", "-journal")
+_LONGEST_NAME = 255 - len("-journal")  # bytes: the digest lies beside it, and SQLite's own files may
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,11 @@ def check_destination(database: Database, destination: Path, *, replace: bool) -
         raise UsageError(f"{destination} is the database itself", hint="Name another file.")
     if not destination.parent.is_dir():
         raise UsageError(f"{destination.parent} is no folder", hint="Make it, or name another file.")
+    if len(os.fsencode(destination.name)) > _LONGEST_NAME:
+        raise UsageError(
+            f"{destination.name[:40]}… is too long a name: other files are to lie beside it",
+            hint=f"Take at most {_LONGEST_NAME} bytes.",
+        )
     if destination.is_dir():
         raise UsageError(f"{destination} is a folder", hint="Name a file in it.")
     if os.path.lexists(destination) and not replace:
@@ -95,7 +102,8 @@ def make_backup(database: Database, destination: Path, *, replace: bool) -> Back
         DatabaseError: The database cannot be read, or the file not be written; nothing was left.
     """
     check_destination(database, destination, replace=replace)
-    temporary = destination.with_name(f".{destination.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    # Without the name of the backup in it: that may be as long as a name can be.
+    temporary = destination.with_name(f".modelreg-backup.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     try:
         database.copy_to(temporary)
         made = read_backup(temporary)
@@ -127,7 +135,7 @@ def read_backup(path: Path) -> Backup:
     if not path.is_file():
         raise DatabaseError(f"there is no backup {path}")
     for suffix in _BESIDE:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # none there, or a name too long for one to be there
             if path.with_name(path.name + suffix).stat().st_size:
                 raise DatabaseError(
                     f"{path} is no backup but a database in use: {path.name}{suffix} lies beside it",
@@ -135,6 +143,10 @@ def read_backup(path: Path) -> Backup:
                 )
     digest = file_digest(path)
     _require_digest(path, digest)
+    if not _is_sqlite(path):
+        raise DatabaseError(
+            f"{path} is no backup: it is no SQLite database", hint="Name a file that `modelreg db backup` made."
+        )
     with Database.at_rest(path) as copy:
         revision = copy.revision()
         if revision is None or revision > SCHEMA_REVISION:
@@ -156,6 +168,11 @@ def read_backup(path: Path) -> Backup:
         events=chain.events,
         head=chain.head,
     )
+
+
+def _is_sqlite(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
 
 
 def _require_digest(path: Path, digest: str) -> None:

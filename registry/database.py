@@ -29,6 +29,7 @@ from modelreg.registry.sqlite import SYNCED, UNSYNCED, SqliteFile, find_damage, 
 if TYPE_CHECKING:
     from modelreg.registry.postgresql import PostgresqlServer
 
+_LONGEST_WAIT_S = 2_000_000.0  # three weeks; both databases count milliseconds in 32 bits
 _TOLD = 20  # faults of one kind that `check` names
 _BUGS = (sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.DataError)
 _inherited: list[object] = []  # pools of a parent process, kept alive: closing them here would disturb it
@@ -61,7 +62,7 @@ class Database:
         """
         self._file: SqliteFile | None = None
         self._server: PostgresqlServer | None = None
-        place = _locate(url, timeout_s=timeout_s, at_rest=at_rest)
+        place = _locate(url, timeout_s=min(timeout_s, _LONGEST_WAIT_S), at_rest=at_rest)
         if isinstance(place, SqliteFile):
             self._file, self._engine = place, _open_file(place)
             begin = _begin_sqlite
@@ -143,7 +144,7 @@ class Database:
         Raises:
             BusyError: Another writer kept the lock for the whole timeout; nothing was done.
             DatabaseError: The database cannot be written (read-only, full, damaged); nothing was done.
-            CommitUnknownError: A server was lost while it committed.
+            CommitUnknownError: A server was lost while it committed, or a disk failed then.
         """
         self._check_fork()
         with self._translated():
@@ -270,7 +271,8 @@ class Database:
                     self._server.require_sound(connection)
                 is_done = True
         except sa.exc.DBAPIError as error:
-            unknown = self._server.unknown_commit(error.orig or error) if is_done and self._server else None
+            place = self._server or self._file
+            unknown = place.unknown_commit(error.orig or error) if is_done and place else None
             if unknown is None:
                 raise
             raise unknown from error

@@ -14,6 +14,7 @@ from modelreg.registry.checks.blobs import BlobExamination, examine_blobs, heal_
 from modelreg.registry.checks.channels import ChannelExamination, Place, examine_channel
 from modelreg.registry.checks.database import examine_database
 from modelreg.registry.checks.findings import Finding, Level, found
+from modelreg.registry.checks.notes import examine_notes, unreadable_marks
 from modelreg.registry.checks.upkeep import (
     examine_clocks,
     examine_leftovers,
@@ -26,6 +27,7 @@ from modelreg.registry.histories import restore_documents
 from modelreg.registry.manifest import parse_manifest
 from modelreg.registry.recovering import recover_version
 from modelreg.registry.rolling_forward import roll_forward
+from modelreg.registry.scratch import sweep_scratch
 from modelreg.registry.settling import settle_channel
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
 
@@ -62,6 +64,7 @@ class Doctor:
         findings = list(examine_database(self.database, why=self.why))
         is_sound = all(finding.level is Level.OK for finding in findings if finding.check == "database")
         findings += self._examine_blobs(is_sound=is_sound).findings
+        findings += examine_notes(self.database if is_sound else None, self.storage)
         findings.append(examine_leftovers(self.storage))
         findings += examine_server(self.storage)
         findings += examine_clocks(self.database if is_sound else None, self.storage)
@@ -73,12 +76,16 @@ class Doctor:
 
     def repair(self) -> list[Finding]:
         """Settle what can be settled and return the findings as they are then; a second time changes nothing."""
-        fixed = self._heal_blobs()
+        fixed = [*self._remove_marks(), *self._heal_blobs()]
         for place in self._places():
             fixed += self._settle(place)
         swept = self.storage.sweep_leftovers()
         if swept:
             fixed.append(found(Level.FIXED, "leftovers", "store", f"removed {swept} temporary files"))
+        abandoned = sweep_scratch()
+        if abandoned:
+            message = f"removed {abandoned} folders of commands that died, from the temporary place"
+            fixed.append(found(Level.FIXED, "leftovers", "host", message))
         return fixed + self.examine()
 
     def _examine_blobs(self, *, is_sound: bool) -> BlobExamination:
@@ -104,6 +111,16 @@ class Doctor:
         ]
 
     # -- repairs -------------------------------------------------------------------------------------------
+    def _remove_marks(self) -> list[Finding]:
+        fixed = []
+        try:
+            for note in unreadable_marks(self.storage):
+                self.storage.remove_note(note.name)
+                fixed.append(found(Level.FIXED, "mark", note.name, "removed: what it was of is kept"))
+        except ModelregError:
+            pass  # the examination that follows reports it
+        return fixed
+
     def _heal_blobs(self) -> list[Finding]:
         try:
             broken = self._examine_blobs(is_sound=self.database is not None).broken

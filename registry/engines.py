@@ -258,7 +258,7 @@ def get_engine(connection: sa.Connection, engine_id: int) -> EngineRecord:
     """
     row = connection.execute(_BY_ID, {"engine_id": engine_id}).one_or_none()
     if row is None:
-        raise NotFoundError(f"there is no engine {engine_id}", hint="Run `modelreg show MODEL` to see its engines.")
+        raise NotFoundError(f"there is no engine {engine_id}", hint="`modelreg show NAME:VERSION` lists engines.")
     return _engine(row)
 
 

@@ -180,5 +180,12 @@ class DatabaseError(ModelregError):
     """The database could not be read or written, or has another schema."""
 
 
+class CommitUnknownError(DatabaseError):
+    """A change was lost sight of while it was being made permanent: it may be there, or not."""
+
+    exit_code = 5
+    default_hint = "Look with `modelreg show` or `modelreg list`, then run the command again: it finds what is there."
+
+
 class SchemaVersionError(DatabaseError):
     """The database's schema revision is not the one this program knows."""

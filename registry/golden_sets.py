@@ -51,14 +51,9 @@ def add_golden_set(
     Raises:
         UsageError: It would replace another one without a message.
     """
-    before = newest_golden_set(connection, version_id=version.id)
+    before = require_replaceable(connection, version=version, digest=digest, message=message)
     if before is not None and before.digest == digest:
         return before
-    if before is not None and not message:
-        raise UsageError(
-            f"{version.reference} has golden set {before.digest[:12]} already, this one is {digest[:12]}",
-            hint="To replace it, say why with --message; its engines must be validated again then.",
-        )
     record_blob(connection, digest=digest, size_bytes=size_bytes, kind=BlobKind.GOLDEN)
     now = utc_now()
     row = {
@@ -78,6 +73,24 @@ def add_golden_set(
     return GoldenSetRecord(
         id=golden_id, version_id=version.id, digest=digest, samples=samples, origin=origin, created_at=now
     )
+
+
+def require_replaceable(
+    connection: sa.Connection, *, version: VersionRecord, digest: str, message: str
+) -> GoldenSetRecord | None:
+    """
+    Return the golden set that `digest` would replace, or is, or None.
+
+    Raises:
+        UsageError: It would replace another one without a message.
+    """
+    before = newest_golden_set(connection, version_id=version.id)
+    if before is not None and before.digest != digest and not message:
+        raise UsageError(
+            f"{version.reference} has golden set {before.digest[:12]} already, this one is {digest[:12]}",
+            hint="To replace it, say why with --message; its engines must be validated again then.",
+        )
+    return before
 
 
 @decoding("golden_set")

@@ -38,7 +38,7 @@ class Holder:
     @property
     def key(self) -> str:
         """Return what its leases are called: the same after a restart, so that it takes its own one over."""
-        return sha256_hex(f"{self.host}\n{self.instance}".encode())[:24]
+        return sha256_hex(f"{self.host}\n{self.instance}".encode(errors="surrogatepass"))[:24]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,13 @@ class NpzSet:
         self.close()
 
 
+def _say_dtype(name: str, dtype: np.dtype[Any]) -> str:
+    if dtype.kind in "US":
+        what = "Slices are" if name == "slice" else "Labels are" if name.startswith("label") else "Names are written as"
+        return f"{what} whole numbers, one for each sample, as in numpy.unique(names, return_inverse=True)[1]."
+    return "Object arrays are pickles and never loaded; bfloat16 needs a .safetensors file."
+
+
 class _Member:
     """One array; the stream stays open between reads so that ascending reads inflate every byte once."""
 
@@ -91,7 +98,7 @@ class _Member:
         if self._dtype.kind not in "biuf" or self._dtype.itemsize > 8:
             raise GoldenSetError(
                 f"array {name!r} in {path} has dtype {self._dtype}, which is not supported",
-                hint="Object arrays are pickles and never loaded; bfloat16 needs a .safetensors file.",
+                hint=_say_dtype(name, self._dtype),
             )
         self.info = TensorInfo(dtype=self._dtype.newbyteorder("=").name, shape=shape)
         if entry.file_size != self._data_start + math.prod(shape) * self._dtype.itemsize:

@@ -80,13 +80,23 @@ def parse_pin(note: Note) -> Pin:
             return pin
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ModelregError):
         pass
-    raise IntegrityError(f"{note.name} of the store is no pin", hint="Restore it from a backup, or remove it.")
+    raise IntegrityError(f"{note.name} of the store is no pin", hint=_say_how_to_lift(note.name))
+
+
+def _say_how_to_lift(name: str) -> str:
+    _, model, file = name.split("/", 2)
+    return f"Restore it from a backup, or lift it: modelreg unpin {model}:{file.removesuffix('.json')}"
 
 
 def find_pin(notes: Notes, version: VersionRecord) -> Pin | None:
     """Return the pin of a version, or None; raises IntegrityError for one that cannot be read."""
     note = notes.read_note(_name(version.model, version.number))
     return None if note is None else parse_pin(note)
+
+
+def is_pinned(notes: Notes, model: str, number: int) -> bool:
+    """Return whether there is a pin of that name, whether it can be read or not."""
+    return notes.read_note(_name(model, number)) is not None
 
 
 def list_pins(notes: Notes, *, model: str | None = None) -> list[Pin]:
@@ -120,9 +130,9 @@ def set_pin(notes: Notes, version: VersionRecord, *, message: str, actor: str, a
     return pin, True
 
 
-def lift_pin(notes: Notes, version: VersionRecord) -> Pin | None:
-    """Remove the pin of a version; return what it was, None where there was none."""
-    pin = find_pin(notes, version)
-    if pin is not None:
-        notes.remove_note(pin.name)
-    return pin
+def lift_pin(notes: Notes, model: str, number: int) -> bool:
+    """Remove a pin; return whether there was one. Neither has it to be readable, nor anybody to know the version."""
+    was_pinned = is_pinned(notes, model, number)
+    if was_pinned:
+        notes.remove_note(_name(model, number))
+    return was_pinned

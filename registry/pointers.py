@@ -88,7 +88,7 @@ def parse_pointer(data: bytes, *, where: str) -> Pointer:
         known = body["format"] == POINTER_FORMAT
         intact = json_digest(body) == stated
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise IntegrityError(f"pointer {where} cannot be read: {error!r}") from None
+        raise IntegrityError(f"pointer {where} cannot be read: {_say_unreadable(error)}") from None
     if not intact:
         raise IntegrityError(f"pointer {where} does not match its own digest")
     if not known:
@@ -112,6 +112,12 @@ def parse_pointer(data: bytes, *, where: str) -> Pointer:
         overridden=tuple(body["overridden"]),
         registry=body.get("registry", ""),
     )
+
+
+def _say_unreadable(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
+    return "it is no JSON document" if isinstance(error, ValueError) else "it is no document of a pointer"
 
 
 def next_pointer(

@@ -12,7 +12,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from modelreg.registry.database_url import SERVER_SCHEMES, check_database_url, mask_secrets
-from modelreg.registry.errors import BusyError, DatabaseError, MissingDependencyError, ModelregError, UsageError
+from modelreg.registry.errors import (
+    BusyError,
+    CommitUnknownError,
+    DatabaseError,
+    MissingDependencyError,
+    ModelregError,
+    UsageError,
+)
 
 _WRITER_LOCK = 7_021_936_551_240  # an advisory lock: any number, the same for every modelreg
 _DRIVER = "postgresql+psycopg"
@@ -75,13 +82,6 @@ _BY_TEXT = (
 """The driver tells no state where a connection was refused; in English it can be told by its words."""
 
 _LOST_CLASSES = ("08", "57P")
-
-
-class CommitUnknownError(DatabaseError):
-    """The connection was lost while a change was being made permanent: it may be there, or not."""
-
-    exit_code = 5
-    default_hint = "Look with `modelreg show` or `modelreg list`, then run the command again: it finds what is there."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

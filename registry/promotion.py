@@ -19,6 +19,15 @@ Acceptance = Callable[[EngineRecord, ValidationRecord], str]
 """Returns why a passing verdict on an engine does not count, or an empty string where it does."""
 
 
+CanPassNow = Callable[[EngineRecord, ValidationRecord], bool]
+"""Returns whether a verdict that is no pass was reached under a policy that demands less now."""
+
+
+def policies_never_change(_engine: EngineRecord, _validation: ValidationRecord) -> bool:
+    """Take a verdict that is no pass as the last word."""
+    return False
+
+
 def accept_every_verdict(_engine: EngineRecord, _validation: ValidationRecord) -> str:
     """Accept a verdict whatever policy it was reached under."""
     return ""
@@ -36,6 +45,7 @@ class PromotionRequest:
     override_gates: bool = False
     message: str = ""
     accepts: Acceptance = accept_every_verdict
+    can_pass_now: CanPassNow = policies_never_change
     validate_options: str = ""
     """What `validate` must be given so that its verdicts count here, for the advice of a refusal."""
 
@@ -127,7 +137,11 @@ def required_targets(
 
 
 def judge_engine(
-    standing: EngineStanding, *, golden_digest: str | None, accepts: Acceptance = accept_every_verdict
+    standing: EngineStanding,
+    *,
+    golden_digest: str | None,
+    accepts: Acceptance = accept_every_verdict,
+    can_pass_now: CanPassNow = policies_never_change,
 ) -> Candidate:
     """Return whether the newest validation of an engine lets it be activated.
 
@@ -135,6 +149,7 @@ def judge_engine(
         standing: The engine.
         golden_digest: The version's golden set; a verdict against another one does not count.
         accepts: Asked about a verdict that is a pass.
+        can_pass_now: Asked about a verdict that is none.
     """
     engine, validation = standing.engine, standing.validation
     if engine.status is not EngineStatus.BUILT:
@@ -147,8 +162,10 @@ def judge_engine(
     if validation.golden_digest != golden_digest:
         return Candidate(engine=engine, usable=False, reason="validated against another golden set", is_stale=True)
     if validation.verdict is not Verdict.PASS:
-        reason = f"validation {validation.verdict}: {_failed_gates(validation)}"
-        return Candidate(engine=engine, usable=False, reason=reason)
+        is_stale = can_pass_now(engine, validation)
+        since = ", under a policy that demands less now" if is_stale else ""
+        reason = f"validation {validation.verdict}: {_failed_gates(validation)}{since}"
+        return Candidate(engine=engine, usable=False, reason=reason, is_stale=is_stale)
     if objection := accepts(engine, validation):
         return Candidate(engine=engine, usable=False, reason=objection, is_stale=True)
     return Candidate(engine=engine, usable=True, reason="passes its gates")
@@ -179,6 +196,7 @@ def plan_promotion(
     preference: Preference,
     precision: Precision | None = None,
     accepts: Acceptance = accept_every_verdict,
+    can_pass_now: CanPassNow = policies_never_change,
     validate_options: str = "",
 ) -> PromotionPlan:
     """Return the plan: per target the preferred precision among the engines that pass, or what is missing."""
@@ -186,7 +204,7 @@ def plan_promotion(
     missing: list[str] = []
     for target in targets:
         considered = [
-            judge_engine(standing, golden_digest=golden_digest, accepts=accepts)
+            judge_engine(standing, golden_digest=golden_digest, accepts=accepts, can_pass_now=can_pass_now)
             for standing in standings
             if standing.engine.target.name == target and precision in (None, standing.engine.precision)
         ]

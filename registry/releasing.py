@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from modelreg.registry import events, releases
 from modelreg.registry.clock import utc_now
+from modelreg.registry.damaged_releases import advise_damaged_release
 from modelreg.registry.database import Database
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import (
@@ -231,7 +232,7 @@ class Releases:
         started = time.monotonic()
         current = self._storage.read_pointer(model, channel)
         target = self._rollback_target(model, channel, current, request)
-        verified = self._storage.verify_release(target.release, progress=self._progress)
+        verified = self._verify_target(target)
         assert current is not None
         return DrillReport(target=target, current=current, verified_bytes=verified, seconds=time.monotonic() - started)
 
@@ -249,7 +250,7 @@ class Releases:
             current = self._settle_or_complete(model, channel)
             target = self._rollback_target(model, channel, current, request)
             self._storage.keep_release(target.release)
-            self._storage.verify_release(target.release, progress=self._progress)
+            self._verify_target(target)
             pointer = next_pointer(
                 current,
                 model=model,
@@ -285,6 +286,13 @@ class Releases:
         if (mark := self._storage.find_swept(target.release)) is not None:
             raise swept_release(mark)
         return target
+
+    def _verify_target(self, target: Pointer) -> int:
+        try:
+            return self._storage.verify_release(target.release, progress=self._progress)
+        except IntegrityError as error:
+            hint = f"{advise_damaged_release(self._storage, target.release)} Or choose another with --to-generation."
+            raise IntegrityError(str(error), hint=hint) from error
 
     def _registry_id(self) -> str:
         if self._database is None:

@@ -52,11 +52,12 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def sweep_scratch(prefix: str) -> int:
-    """Remove our folders that begin with `prefix` and whose owners died; return how many."""
+def sweep_scratch(prefix: str = "modelreg-") -> int:
+    """Remove this host's folders that begin with `prefix` and whose owners died; return how many."""
+    of_this_host = f"-{host_name()}."
     with os.scandir(tempfile.gettempdir()) as entries:
-        paths = [Path(entry.path) for entry in entries if entry.name.startswith(prefix)]
-    return sum(_remove_abandoned(path) for path in paths)
+        names = [entry.name for entry in entries if entry.name.startswith(prefix) and of_this_host in entry.name]
+    return sum(_remove_abandoned(Path(tempfile.gettempdir()) / name) for name in names)
 
 
 def _make(prefix: str) -> tuple[Path, int | None]:

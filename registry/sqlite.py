@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from modelreg.registry.errors import BusyError, DatabaseError, ModelregError
+from modelreg.registry.errors import BusyError, CommitUnknownError, DatabaseError, ModelregError
 
 SYNCED = "PRAGMA synchronous=FULL"
 UNSYNCED = "PRAGMA synchronous=NORMAL"
@@ -72,6 +72,15 @@ class SqliteFile:
         is_open = os.path.exists(f"{self.path}-wal") and os.path.exists(f"{self.path}-shm")  # noqa: PTH110 - often
         lack = "" if is_open else lack_of_room(self.path.parent)
         return _cannot_grow(self.path, lack) if lack else None
+
+    def unknown_commit(self, error: BaseException) -> CommitUnknownError | None:
+        """Return what to say of a commit that ended so, or None where nothing was committed.
+
+        A sync that failed comes after the commit's mark in the log, where the next one who opens the file finds it.
+        """
+        if "disk I/O error" not in str(error) or lack_of_room(self.path.parent):
+            return None
+        return CommitUnknownError(f"database {self.path} met an I/O error while a change was committed")
 
     def connect(self) -> sqlite3.Connection:
         """

@@ -50,6 +50,7 @@ def read_plan(
         preference=request.preference,
         precision=request.precision,
         accepts=request.accepts,
+        can_pass_now=request.can_pass_now,
         validate_options=request.validate_options,
     )
     return override_gates(plan) if request.override_gates and plan.missing else plan

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from modelreg.registry import blobs, engines, events, golden_sets, releases, validations, versions
 from modelreg.registry.chains import HISTORY_HINT, find_history_faults
+from modelreg.registry.damaged_releases import advise_damaged_release
 from modelreg.registry.database import Database
 from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError, StorageError
 from modelreg.registry.pointers import Pointer
@@ -50,8 +51,6 @@ def _hint(kind: str, error: ModelregError) -> str:
     if kind == "blob":
         heals = "Register or build it again: storing the right bytes heals a blob."
         return f"{heals} `modelreg doctor --deep --fix` copies it from a release that has it."
-    if kind == "release":
-        return "Promote its version again: the release is laid out anew from the blobs."
     if error.hint() != error.default_hint:
         return error.hint()
     if kind == "history":
@@ -77,9 +76,16 @@ def verify_registry(
     for model, channel in storage.list_channels():
         named |= _verify_channel(report, storage, model, channel)
     for release in sorted(named | set(storage.iterate_releases())):
-        if storage.find_swept(release) is None:  # of one that `gc` removed only the manifest is there, if that
+        if not _is_swept(storage, release):  # of one that `gc` removed only the manifest is there, if that
             _verify_release(report, storage, release, progress)
     return report
+
+
+def _is_swept(storage: Storage, release: str) -> bool:
+    try:
+        return storage.find_swept(release) is not None
+    except IntegrityError:
+        return False  # `doctor` tells of a mark that cannot be read
 
 
 def verify_version(
@@ -115,7 +121,8 @@ def _verify_blobs(report: VerificationReport, storage: Storage, digests: Iterabl
 
 def _verify_release(report: VerificationReport, storage: Storage, release: str, progress: Progress) -> None:
     report.releases += 1
-    report.check("release", release, partial(storage.verify_release, release, progress=progress))
+    if not report.check("release", release, partial(storage.verify_release, release, progress=progress)):
+        report.damages[-1] = replace(report.damages[-1], hint=advise_damaged_release(storage, release))
 
 
 def _verify_channel(report: VerificationReport, storage: Storage, model: str, channel: str) -> set[str]:

@@ -325,4 +325,4 @@ def _not_found(connection: sa.Connection, reference: ModelReference) -> NoReturn
             f"{reference} serves nothing",
             hint=hint or f"Run `modelreg promote {name}:VERSION --to {reference.channel}`.",
         )
-    raise NotFoundError(f"there is no {reference}", hint=f"Run `modelreg show {name}` to see its versions.")
+    raise NotFoundError(f"there is no {reference}", hint=f"Run `modelreg list {name}` to see its versions.")

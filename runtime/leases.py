@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
+from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import ModelregError
 from modelreg.registry.leases import TTL_S, Holder, Lease, hold, lease_name
 from modelreg.registry.pointers import Pointer
@@ -35,7 +36,15 @@ def describe_holder(instance: str = "") -> Holder:
             Empty: its process id, so that after a restart the old lease has to run out.
     """
     name = instance or f"pid {os.getpid()}"
-    return Holder(host=socket.gethostname()[:_LONGEST_TEXT], pid=os.getpid(), instance=name[:_LONGEST_TEXT])
+    return Holder(host=_shorten(socket.gethostname()), pid=os.getpid(), instance=_shorten(name))
+
+
+def _shorten(text: str) -> str:
+    """Return a text as a lease keeps it; of two long ones that begin alike no one is taken for the other."""
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    digest = sha256_hex(text.encode(errors="surrogatepass"))[:16]
+    return f"{text[: _LONGEST_TEXT - len(digest) - 1]}~{digest}"
 
 
 class LeaseKeeper:

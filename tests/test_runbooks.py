@@ -18,6 +18,7 @@ import pytest
 from modelreg.registry.storage.local import LocalStorage
 from modelreg_testing.checkout import ROOT
 from modelreg_testing.cli import run_cli
+from modelreg_testing.nights import copy_of_lenet_after_a_night, plant_nights
 from modelreg_testing.released_lenet import LENET, copy_of_released_lenet
 from modelreg_testing.storage_faults import counting_ops, in_child, killing_ops
 from modelreg_testing.toolchains import needs_rtx
@@ -25,6 +26,7 @@ from modelreg_testing.toolchains import needs_rtx
 RUNBOOKS = ROOT / "docs" / "runbooks"
 PAGES = sorted(path.stem for path in RUNBOOKS.glob("*.md") if path.stem != "README")
 SECTIONS = ["Symptom", "Check", "Command", "Verify", "Undo"]
+WITH_A_NIGHT = "nightly-drift"
 STRICT = '[[rules]]\nmetric = "sqnr_db"\nlimit = 90\n'
 
 pytestmark = pytest.mark.slow
@@ -79,12 +81,19 @@ def run_step(command: str, scene: Scene) -> tuple[int, str]:
 
 # -- scenes ----------------------------------------------------------------------------------------------------
 @pytest.fixture
-def home(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
     """Two versions, FP32 and INT8, as .modelreg in the present folder, with the calibration set beside it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODELREG_ACTOR", "ada@lab")
     monkeypatch.delenv("MODELREG_HOME", raising=False)
     shutil.copy(LENET / "calibration.npz", tmp_path)
+    if request.node.callspec.params["page"] == WITH_A_NIGHT:
+        return copy_of_lenet_after_a_night(tmp_path_factory, tmp_path / ".modelreg")
     return copy_of_released_lenet(tmp_path_factory, tmp_path / ".modelreg")
 
 
@@ -136,12 +145,31 @@ def with_a_release_for_another_gpu(home: Path) -> None:
     assert run_cli(*promote, home=home).code == 0
 
 
+def with_a_lost_database(home: Path) -> None:
+    """Lose it after a rollback that the last backup does not know."""
+    backups = home.parent / "backups"
+    backups.mkdir()
+    for words in (
+        ("db", "backup", backups / "registry.db"),
+        ("rollback", "lenet@production", "--message", "after the backup"),
+    ):
+        assert run_cli(*words, home=home).code == 0
+    (home / "registry.db").unlink()
+
+
+def with_nights_of_a_better_engine(home: Path) -> None:
+    """Let it have been right in all samples in nine nights before a real one."""
+    plant_nights(home / "nights", {"accuracy": [1.0] * 9})
+
+
 TROUBLES: dict[str, Callable[[Path], object]] = {
     "failed-gate": with_stricter_policy,
     "disk-full": with_leftovers,
     "corrupt-blob": with_a_corrupt_plan,
     "adding-a-gpu": with_rtx,
     "new-gpu": with_a_release_for_another_gpu,
+    "database-restore": with_a_lost_database,
+    WITH_A_NIGHT: with_nights_of_a_better_engine,
 }
 NEEDS_RTX = ("adding-a-gpu", "new-gpu", "tensorrt-upgrade")
 NEEDS_S3 = "s3-away"
@@ -167,12 +195,12 @@ def play(page: str, scene: Scene) -> None:
 def test_the_commands_of_a_runbook_do_what_it_says(page: str, home: Path) -> None:
     if page in TROUBLES:
         TROUBLES[page](home)
-    play(page, Scene(home=home, paths={"/opt/trt-next": sys.executable}))
+    play(page, Scene(home=home, paths={"/opt/trt-next": sys.executable, "/backups": str(home.parent / "backups")}))
 
 
 @pytest.fixture
 def in_s3(s3_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """The same in S3, FP32 alone, one version after the other, pulled to `served`; away until the section Command."""
+    """The same in S3, version 2 in FP32 alone, pulled to `served`; away until the section Command."""
     from modelreg.registry.storage import s3_check
     from modelreg_testing.s3_server import BUCKET
 
@@ -182,17 +210,16 @@ def in_s3(s3_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sc
     home, prefix = tmp_path / ".modelreg", s3_server.location().prefix
     init = ("init", "--store", f"s3://{BUCKET}/{prefix}", "--endpoint-url", s3_server.endpoint_url)
     assert run_cli(*init, home=home).code == 0
-    for number in (1, 2):
-        golden = LENET / f"golden-v{number}.npz"
-        for words in (
-            ("register", "lenet", LENET / f"lenet-v{number}.onnx", "--golden", golden),
-            ("build", f"lenet:{number}"),
-            ("validate", f"lenet:{number}"),
-            ("promote", f"lenet:{number}", "--to", "production"),
-        ):
-            done = run_cli(*words, home=home)
-            assert done.code == 0, done.err
-    assert run_cli("pull", "lenet@production", "--into", "served", home=home).code == 0
+    for words in (
+        ("register", "lenet", LENET / "lenet-v1.onnx", "--golden", LENET / "golden-v1.npz"),
+        ("register", "lenet", LENET / "lenet-v2.onnx", "--golden", LENET / "golden-v2.npz"),
+        ("build", "lenet:2"),
+        ("validate", "lenet:2"),
+        ("promote", "lenet:2", "--to", "production"),
+        ("pull", "lenet@production", "--into", "served"),
+    ):
+        done = run_cli(*words, home=home)
+        assert done.code == 0, done.err
     config = home / "config.toml"
     there = config.read_text()
     config.write_text(there.replace(s3_server.endpoint_url, "http://127.0.0.1:9"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ class Tried:
         problem: Why it did not run, or what is wrong with the shapes of its outputs.
         not_tried: Why nobody ran it.
         metrics: Beside the source, where the point differs in more than the batch.
+        rows: The samples of its run, where it differs in the batch alone.
     """
 
     name: str
@@ -50,11 +51,14 @@ class Tried:
     problem: str = ""
     not_tried: str = ""
     metrics: Mapping[str, OutputMetrics] = field(default_factory=dict)
+    rows: int = 0
 
     def to_json(self) -> Json:
         """Return it as JSON."""
         body: Json = {"point": self.name, "error": json_number(self.error), "worst": self.worst}
         body |= {key: text for key, text in (("problem", self.problem), ("not_tried", self.not_tried)) if text}
+        if self.rows:
+            body["rows"] = self.rows
         if self.metrics:
             body["beside_source"] = {name: metrics.to_json() for name, metrics in self.metrics.items()}
         return body
@@ -168,7 +172,8 @@ class Prober:
         lost = [name for name in anchor if name not in found]
         if lost:
             return Tried(name=point.name, problem=f"output {lost[0]!r} has not one row per sample any more")
-        return self._compare(point.name, {name: anchor[name][: point.rows] for name in found}, found)
+        compared = self._compare(point.name, {name: anchor[name][: point.rows] for name in found}, found)
+        return replace(compared, rows=point.rows)
 
     def _try_beside_source(self, runner: Runner, point: Point) -> Tried:
         if self._open_source is None:

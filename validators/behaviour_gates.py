@@ -8,7 +8,7 @@ from modelreg.config.policy import Metric, Policy, Rule, Scope
 from modelreg.registry.records import GateResult
 from modelreg.registry.words import GateOutcome
 from modelreg.validators.behaviour import Behaviour, Tried
-from modelreg.validators.gates import rule_gate, skipped_gate
+from modelreg.validators.gates import rule_gate, say_measured, skipped_gate
 
 _SUBJECT = "runs"
 _BESIDE_SOURCE = (Metric.COSINE, Metric.SQNR_DB)
@@ -88,7 +88,8 @@ def _beside_source(point: Tried, policy: Policy) -> str:
         for rule in policy.rules_for(Scope.FLOATING):
             measured = metrics.measured.get(rule.metric) if isinstance(rule.metric, Metric) else None
             if rule.metric in _BESIDE_SOURCE and measured is not None and not rule.is_met(measured):
-                return f"{rule.metric} of {output} with the source is {measured:.6g}, {rule.demand} is demanded"
+                found = say_measured(measured, limit=rule.limit)
+                return f"{rule.metric} of {output} with the source is {found}, {rule.demand} is demanded"
     return ""
 
 

@@ -52,7 +52,7 @@ def output_gates(
     for rule in rules:
         if isinstance(rule.metric, Metric) and rule.metric in metrics.measured:
             measured = metrics.measured[rule.metric]
-            fact = f"{rule.metric} of {subject} is {measured:.6g}"
+            fact = f"{rule.metric} of {subject} is {say_measured(measured, limit=rule.limit)}"
             gates.append(rule_gate(rule, measured, subject=subject, fact=fact, samples=samples, lists=True))
         else:
             gates.append(skipped_gate(rule.gate, subject, "the output has no finite value to measure"))
@@ -166,8 +166,14 @@ def _task_gate(rule: Rule, ranks: RankMetrics, subject: str) -> GateResult:
     return rule_gate(rule, measured, subject=subject, fact=fact, samples=flips, lists=True)
 
 
+def say_measured(measured: float, *, limit: float) -> str:
+    """Return a measurement with six digits, or with as many as tell it from its limit."""
+    texts = (f"{measured:.{digits}g}" for digits in range(6, 18))
+    return next((text for text in texts if float(text) != limit or measured == limit), f"{measured!r}")
+
+
 def _limit(rule: Rule) -> str:
-    return f"the limit is {rule.comparison} {rule.limit:g}"
+    return f"the limit is {rule.demand}"
 
 
 def _listed(samples: Sequence[int]) -> str:

@@ -26,6 +26,8 @@ from modelreg.validators.ranking import top1
 Array = NDArray[Any]
 
 SIGNIFICANCE = 0.05
+WORST_OF_SLICE = 8
+"""So many samples of a slice are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,7 @@ class SliceMetrics:
         agreed: Samples of the same top-1.
         sqnr: Decibels of the output over the slice; None where a value is not finite.
         has_decisions: Whether there are labels.
+        worst: The rows with the largest errors, the worst first.
     """
 
     name: str
@@ -47,6 +50,7 @@ class SliceMetrics:
     agreed: int
     sqnr: float | None
     has_decisions: bool
+    worst: tuple[int, ...] = ()
 
     @property
     def accuracy_drop(self) -> float:
@@ -81,6 +85,8 @@ class SliceAccumulator:
         self._counts = np.zeros((len(names), 4), dtype=np.int64)
         self._energies = np.zeros((len(names), 2), dtype=np.float64)  # reference², error²
         self._has_decisions = False
+        self._rows = 0
+        self._worst: dict[int, list[tuple[float, int]]] = {}
 
     def update(self, reference: Array, candidate: Array, labels: Array | None, slices: Array) -> None:
         """Measure the next rows.
@@ -104,7 +110,19 @@ class SliceAccumulator:
             r = reference.reshape(len(reference), -1).astype(np.float64)
             d = r - candidate.reshape(len(candidate), -1)
             np.add.at(self._energies[:, 0], place, np.einsum("ij,ij->i", r, r))
-            np.add.at(self._energies[:, 1], place, np.einsum("ij,ij->i", d, d))
+            errors = np.einsum("ij,ij->i", d, d)
+            np.add.at(self._energies[:, 1], place, errors)
+        self._remember(place, np.nan_to_num(errors, nan=np.inf))
+
+    def _remember(self, place: NDArray[np.int64], errors: NDArray[np.float64]) -> None:
+        """Keep the rows of each slice with the largest errors."""
+        for slice_place in np.unique(place):
+            rows = np.flatnonzero(place == slice_place)
+            rows = rows[np.argsort(-errors[rows], kind="stable")[:WORST_OF_SLICE]]
+            found = [(float(errors[row]), self._rows + int(row)) for row in rows if errors[row] > 0]
+            known = self._worst.get(int(slice_place), [])
+            self._worst[int(slice_place)] = sorted([*known, *found], key=lambda w: (-w[0], w[1]))[:WORST_OF_SLICE]
+        self._rows += len(place)
 
     def result(self) -> tuple[SliceMetrics, ...]:
         """Return what was measured, by slice."""
@@ -117,9 +135,10 @@ class SliceAccumulator:
                 agreed=int(agreed),
                 sqnr=sqnr_db(*energies) if np.isfinite(energies).all() else None,
                 has_decisions=self._has_decisions,
+                worst=tuple(row for _, row in self._worst.get(place, ())),
             )
-            for name, (samples, lost, gained, agreed), energies in zip(
-                self._names.values(), self._counts, self._energies, strict=True
+            for place, (name, (samples, lost, gained, agreed), energies) in enumerate(
+                zip(self._names.values(), self._counts, self._energies, strict=True)
             )
             if samples
         )
@@ -143,7 +162,7 @@ def _gate(rule: Rule, slices: Sequence[SliceMetrics], subject: str) -> GateResul
     value, worst = (min if rule.comparison == ">=" else max)(measured, key=lambda pair: pair[0])
     name = f"{subject}, slice {worst.name}"
     fact = f"{rule.metric} of slice {worst.name} ({worst.samples} samples) is {value:.4g}, the worst of {len(measured)}"
-    gate = rule_gate(rule, value, subject=name, fact=fact)
+    gate = rule_gate(rule, value, subject=name, fact=fact, samples=worst.worst)
     if gate.outcome is not GateOutcome.FAIL or rule.metric is not Metric.ACCURACY_DROP:
         return gate
     bad = [each for _, each in measured if not rule.is_met(each.accuracy_drop)]
@@ -151,7 +170,9 @@ def _gate(rule: Rule, slices: Sequence[SliceMetrics], subject: str) -> GateResul
     chance = sign_test(surest.lost, surest.gained) * len(measured)
     if chance <= SIGNIFICANCE:
         said = f"accuracy_drop of slice {surest.name} ({surest.samples} samples) is {surest.accuracy_drop:.4g}"
-        sure = rule_gate(rule, surest.accuracy_drop, subject=f"{subject}, slice {surest.name}", fact=said)
+        sure = rule_gate(
+            rule, surest.accuracy_drop, subject=f"{subject}, slice {surest.name}", fact=said, samples=surest.worst
+        )
         return replace(sure, reason=f"{sure.reason}: {surest.lost} samples lost, {surest.gained} gained")
     reason = f"{gate.reason}; {worst.lost} lost and {worst.gained} gained may be chance (p {min(1.0, chance):.2g})"
     return replace(gate, outcome=GateOutcome.INCONCLUSIVE, reason=reason)

@@ -6,18 +6,37 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from modelreg.registry import blobs
+from modelreg.registry.blobs import BlobRecord
 from modelreg.registry.checks.findings import Finding, Level, found
 from modelreg.registry.contents import StoredFile
+from modelreg.registry.damaged_releases import advise_damaged_release
 from modelreg.registry.database import Database
 from modelreg.registry.digests import file_digest
 from modelreg.registry.errors import IntegrityError, ModelregError, NotFoundError
 from modelreg.registry.storage.interface import KeepsFiles, Progress, Storage
 from modelreg.registry.storage.rules import manifest_files
+from modelreg.registry.words import BlobKind
 
 _BLOB_HINT = (
-    "Run `modelreg doctor --fix`, which copies it from a release that has it; else register or build it again, or"
-    " restore the store's backup."
+    "Run `modelreg doctor --fix`, which copies it from a release that has it; else build it again, or restore the"
+    " store's backup."
 )
+_LOST_PLAN_HINT = (
+    "Run `modelreg doctor --fix`, which copies it from a release that has it; else build it again. After an older"
+    " database was restored, `modelreg gc --accept-database` notes as removed what gc has removed since."
+)
+_SOURCE_HINT = "Register the same file again, which stores and so heals it, or restore the store's backup."
+_RECORD_HINT = (
+    "Restore it from a backup of the store: it is a record that nothing makes again. Nothing that is served needs it."
+)
+_HINTS = {
+    BlobKind.SOURCE: _SOURCE_HINT,
+    BlobKind.EXTERNAL_DATA: _SOURCE_HINT,
+    BlobKind.MANIFEST: _SOURCE_HINT,
+    BlobKind.GOLDEN: _SOURCE_HINT,
+    BlobKind.LOG: _RECORD_HINT,
+    BlobKind.REPORT: _RECORD_HINT,
+}
 _GUARD_HINT = "A blob is one read-only file: take the write permission away, and remove its other name."
 _ORPHAN_HINT = "`modelreg gc` removes what nothing needs, after a time of grace."
 _TOLD = 20
@@ -41,23 +60,24 @@ def examine_blobs(database: Database | None, storage: Storage, *, deep: bool, pr
         deep: Whether every blob and every release is read and hashed too.
         progress: Told of the bytes read.
     """
-    known: dict[str, int] = {}
+    known: dict[str, BlobRecord] = {}
     if database is not None:
         with database.read() as connection:
-            known = {record.digest: record.size_bytes for record in blobs.list_blobs(connection)}
+            known = {record.digest: record for record in blobs.list_blobs(connection)}
     there = {info.digest: info.size_bytes for info in storage.iterate_blobs()}
     made = BlobExamination()
-    for digest, size_bytes in known.items():
-        problem = _problem(there.get(digest), size_bytes)
+    for digest, record in known.items():
+        problem = _problem(there.get(digest), record)
         if not problem and deep:
             problem = _damage(storage, digest, progress)
-        _note(made, digest, problem)
+        is_lost_plan = record.kind is BlobKind.PLAN and digest not in there
+        _note(made, digest, problem, hint=_LOST_PLAN_HINT if is_lost_plan else _HINTS.get(record.kind, _BLOB_HINT))
     strangers = [digest for digest in there if digest not in known]
     if deep:
         for digest in strangers:
-            _note(made, digest, _damage(storage, digest, progress))
+            _note(made, digest, _damage(storage, digest, progress), hint=_BLOB_HINT)
     if not made.broken:
-        said = "every one is there and matches" if deep else "are there (`--deep` re-hashes them)"
+        said = "are there and match their digests" if deep else "are there (`--deep` re-hashes them)"
         made.findings.append(found(Level.OK, "blobs", "store", f"{len(known)} blobs {said}"))
     if database is not None and strangers:
         made.findings.extend(_orphan_findings(storage, {digest: there[digest] for digest in strangers}))
@@ -80,17 +100,17 @@ def heal_blob(storage: Storage, digest: str) -> bool:
     return False
 
 
-def _note(made: BlobExamination, digest: str, problem: str) -> None:
+def _note(made: BlobExamination, digest: str, problem: str, *, hint: str = _BLOB_HINT) -> None:
     if problem:
-        made.findings.append(found(Level.DAMAGE, "blobs", digest[:12], problem, _BLOB_HINT))
+        made.findings.append(found(Level.DAMAGE, "blobs", digest[:12], problem, hint))
         made.broken.append(digest)
 
 
-def _problem(found_bytes: int | None, size_bytes: int) -> str:
+def _problem(found_bytes: int | None, known: BlobRecord) -> str:
     if found_bytes is None:
-        return "the database names this blob, the store does not have it"
-    if found_bytes != size_bytes:
-        return f"the blob has {found_bytes} bytes, {size_bytes} were stored"
+        return f"the database names this blob ({known.kind}), the store does not have it"
+    if found_bytes != known.size_bytes:
+        return f"the blob has {found_bytes} bytes, {known.size_bytes} were stored"
     return ""
 
 
@@ -127,13 +147,15 @@ def _release_findings(storage: Storage, progress: Progress) -> Iterator[Finding]
     damaged = 0
     total = 0
     for release in storage.iterate_releases():
-        total += 1
         try:
+            if storage.find_swept(release) is not None:
+                continue  # of one that `gc` removed only the manifest is there, for the history
+            total += 1
             storage.verify_release(release, progress=progress)
         except ModelregError as error:
             damaged += 1
             if damaged <= _TOLD:
-                hint = "Promote its version again: the release is laid out anew from the blobs."
+                hint = advise_damaged_release(storage, release)
                 yield found(Level.DAMAGE, "release", release[:12], str(error), hint)
     if not damaged:
         yield found(Level.OK, "releases", "store", f"{total} releases, every file matches")

@@ -16,6 +16,7 @@ from functools import partial
 from modelreg.registry.database import Database
 from modelreg.registry.errors import IntegrityError
 from modelreg.registry.garbage.finding import Findings, find, report
+from modelreg.registry.garbage.forgetting import LostPlans
 from modelreg.registry.garbage.needs import EXPLANATIONS, Thing
 from modelreg.registry.garbage.report import Collection, CollectionRequest, Garbage, OnProgress, not_told
 from modelreg.registry.garbage.store_facts import StoreReader
@@ -59,6 +60,7 @@ class Collector:
         """Return what is needed and what is garbage, and do nothing. Raises as `collect`."""
         found = find(self._database, self._storage, self._reader, self._request, workers=self._workers)
         collection = report(found, self._request, dry_run=True)
+        collection.forgotten = len(self._lost_plans(found).find())
         collection.leftovers = self._storage.count_leftovers()
         return collection
 
@@ -79,6 +81,9 @@ class Collector:
             self._unmark(found, collection)
             self._mark(found, collection)
             self._sweep(found, collection, may_take)
+            collection.forgotten = self._lost_plans(found).forget(
+                self._database, self._storage, actor=self._actor, workers=self._workers
+            )
             self._tidy(found, collection)
         return collection
 
@@ -147,6 +152,11 @@ class Collector:
     def _count_swept(self, collection: Collection, size_bytes: int, *, total: int) -> None:
         collection.swept.add(size_bytes)
         self._progress("sweeping", collection.swept.things, total)
+
+    def _lost_plans(self, found: Findings) -> LostPlans:
+        # Whoever says that a restored database counts takes its newest versions for no proof that plans are there.
+        keep_versions = 0 if self._request.accept_database else self._request.keep_versions
+        return LostPlans(found=found, keep_versions=keep_versions)
 
     def _tidy(self, found: Findings, collection: Collection) -> None:
         collection.leftovers = self._storage.sweep_leftovers()

@@ -66,6 +66,7 @@ _OPERATIONS = (
     .where(OPEN_OPERATION)
 )
 _RECORDS = (
+    sa.select(version.c.source_digest),  # the list of a source of several files, which older registries did not note
     sa.select(version_file.c.blob_digest),
     sa.select(golden_set.c.blob_digest),
     sa.select(engine.c.log_digest).where(engine.c.log_digest != ""),

@@ -115,7 +115,7 @@ def report(found: Findings, request: CollectionRequest, *, dry_run: bool) -> Col
     """Return what was found, counted."""
     collection = Collection(dry_run=dry_run, grace=request.grace)
     for thing, size_bytes in found.sizes.items():
-        if (need := found.needs.find(thing)) is not None:
+        if (need := found.needs.find(thing)) is not None and found.state(thing) is not MarkState.SWEPT:
             collection.count_kept(need, thing.kind, size_bytes)
     collection.garbage = list(_judge_things(found, found.unneeded(), request))
     collection.leases_expired = len(found.reading.leases.expired)

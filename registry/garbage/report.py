@@ -77,6 +77,7 @@ class Collection:
         swept: What was removed now.
         revived: How many marks were taken away since their things are needed again.
         passed_over: How many things were due and stayed: taken back at the last moment, or another collector has them.
+        forgotten: How many plans the database names that are gone and not needed: it forgets them, unless dry.
         leftovers: How many temporary files or unfinished uploads of dead processes there were (removed unless dry).
         leases_expired: How many leases were over (removed unless dry).
     """
@@ -89,6 +90,7 @@ class Collection:
     swept: Tally = field(default_factory=Tally)
     revived: int = 0
     passed_over: int = 0
+    forgotten: int = 0
     leftovers: int = 0
     leases_expired: int = 0
 

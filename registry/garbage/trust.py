@@ -18,6 +18,7 @@ from modelreg.registry.database import Database
 from modelreg.registry.errors import IntegrityError, NotFoundError
 from modelreg.registry.garbage.store_facts import StoreReading
 from modelreg.registry.manifest import parse_manifest
+from modelreg.registry.pins import Pin
 from modelreg.registry.references import ModelReference
 from modelreg.registry.schema import event
 from modelreg.registry.settling import require_known_version
@@ -29,8 +30,8 @@ WITNESS_NAME = f"{COLLECTION}/database.json"
 _HASH_OF = sa.select(event.c.hash).where(event.c.sequence == sa.bindparam("at_sequence"))
 _HEAD = sa.select(event.c.sequence, event.c.hash).order_by(event.c.sequence.desc()).limit(1)
 _HINT = (
-    "Run `modelreg doctor`. Where this database is to count from now on, say so with --accept-database:"
-    " what only another one knew is garbage then."
+    "Run `modelreg doctor`. Where this database is to count from now on, say so: `modelreg gc --accept-database`."
+    " What only another one knew is garbage then."
 )
 
 
@@ -61,11 +62,12 @@ def require_trusted(database: Database, storage: Storage, reading: StoreReading,
         CollectionRefusedError: It is behind the store, ahead of it, or another's.
     """
     if not accept:
-        _require_continued(database, storage)
+        require_continued(database, storage)
+        with database.read() as connection:
+            for pin in reading.pins:
+                require_pinned_version(connection, pin)
     with database.read() as connection:
         _require_agreement(connection, storage, reading)
-        for pin in reading.pins:
-            _require_source(connection, pin.model, pin.version, pin.source)
 
 
 def _require_agreement(connection: sa.Connection, storage: Storage, reading: StoreReading) -> None:
@@ -87,16 +89,32 @@ def _require_agreement(connection: sa.Connection, storage: Storage, reading: Sto
             require_known_version(connection, pointer, manifest)
 
 
-def _require_source(connection: sa.Connection, model: str, number: int, source: str) -> None:
+def require_pinned_version(connection: sa.Connection, pin: Pin) -> None:
+    """
+    Let a pin pass whose version this database has.
+
+    Raises:
+        CollectionRefusedError: It has none, or another one of that number.
+    """
     try:
-        found = get_version(connection, ModelReference(model=model, version=number)).source.digest
+        found = get_version(connection, ModelReference(model=pin.model, version=pin.version)).source.digest
     except NotFoundError:
         found = ""
-    if found != source:
-        raise CollectionRefusedError(f"{model}:{number} is pinned, and this database does not have it", hint=_HINT)
+    if found != pin.source:
+        name = f"{pin.model}:{pin.version}"
+        raise CollectionRefusedError(
+            f"{name} is pinned, and this database does not have it",
+            hint=f"Restore the database that has it, or lift the pin: modelreg unpin {name}",
+        )
 
 
-def _require_continued(database: Database, storage: Storage) -> None:
+def require_continued(database: Database, storage: Storage) -> None:
+    """
+    Let a database pass that has the event which was its last when it collected here before.
+
+    Raises:
+        CollectionRefusedError: It does not: it is older, or another one.
+    """
     note = storage.read_note(WITNESS_NAME)
     if note is None:
         return

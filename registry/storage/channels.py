@@ -31,6 +31,7 @@ from modelreg.registry.storage.rules import (
     check_part_of_history,
     check_swap,
     follows,
+    lost_pointer_hint,
     parse_channel_pointer,
     require_expected,
 )
@@ -73,7 +74,7 @@ class LocalChannels:
         if has_history:
             raise IntegrityError(
                 f"pointer {place.pointer} is missing, though the channel has a history",
-                hint=f"`modelreg doctor --fix --roll-forward {place.name}` puts the newest of its history there.",
+                hint=lost_pointer_hint(place.name),
             )
         return None
 

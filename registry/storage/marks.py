@@ -102,7 +102,8 @@ def parse_mark(note: Note) -> Mark:
             return mark
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    raise IntegrityError(f"{note.name} of the store is no mark", hint="Remove it: what it marked is then kept.")
+    hint = "`modelreg doctor --fix` removes it: what it marked is then kept."
+    raise IntegrityError(f"{note.name} of the store is no mark", hint=hint)
 
 
 class Marks:

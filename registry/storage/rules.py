@@ -122,6 +122,20 @@ def parse_channel_pointer(
         IntegrityError: It is damaged, or was copied from elsewhere; `where` is named.
     """
     try:
+        return _parse_channel_pointer(data, model=model, channel=channel, where=where, generation=generation)
+    except IntegrityError as error:
+        if generation is None and error.hint() == error.default_hint:
+            raise IntegrityError(str(error), hint=lost_pointer_hint(f"{model}@{channel}")) from None
+        raise
+
+
+def lost_pointer_hint(place: str) -> str:
+    """Return what brings the pointer of `place`, `NAME@CHANNEL`, back where it is gone or damaged."""
+    return f"`modelreg doctor --fix --roll-forward {place}` puts the newest of its history there."
+
+
+def _parse_channel_pointer(data: bytes, *, model: str, channel: str, where: str, generation: int | None) -> Pointer:
+    try:
         pointer = parse_pointer(data, where=where)
         check_digest(pointer.release)
         is_numbered = pointer.generation >= 1 and pointer.version >= 1

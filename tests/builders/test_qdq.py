@@ -399,3 +399,50 @@ def test_weights_with_one_range_have_seven_bits_on_the_cpu_too(tmp_path: Path) -
     stored = next(numpy_helper.to_array(each) for each in made.graph.initializer if each.name == "w_quantized")
     assert -64 <= stored.min() <= stored.max() <= 64
     assert snr_db(outputs(made, data), outputs(model, data)) > 25
+
+
+def masked_attention(hidden: float) -> onnx.ModelProto:
+    """Return one head; places (N, 4, 8) whose first feature is above one are hidden by a mask of this value."""
+    rng = np.random.default_rng(3)
+    one, other = ((rng.normal(size=(8, 8)) / 3).astype(np.float32) for _ in range(2))
+    return make_model(
+        [
+            helper.make_node("Gather", ["x", "first"], ["marks"], name="marks", axis=2),
+            helper.make_node("Greater", ["marks", "above"], ["is_hidden"], name="is_hidden"),
+            helper.make_node("Cast", ["is_hidden"], ["ones"], name="ones", to=1),
+            helper.make_node("Mul", ["ones", "hidden"], ["row"], name="row"),
+            helper.make_node("Unsqueeze", ["row", "axis"], ["mask"], name="mask"),
+            helper.make_node("MatMul", ["x", "wq"], ["q"], name="q"),
+            helper.make_node("MatMul", ["x", "wk"], ["k"], name="k"),
+            helper.make_node("Transpose", ["k"], ["kt"], name="kt", perm=[0, 2, 1]),
+            helper.make_node("MatMul", ["q", "kt"], ["scores"], name="scores"),
+            helper.make_node("Add", ["scores", "mask"], ["masked"], name="masked"),
+            helper.make_node("Softmax", ["masked"], ["shares"], name="shares", axis=-1),
+            helper.make_node("MatMul", ["shares", "x"], ["y"], name="y"),
+        ],
+        inputs=[value("x", ["N", 4, 8])],
+        outputs=[value("y", ["N", 4, 8])],
+        initializers=[
+            weight("wq", one),
+            weight("wk", other),
+            weight("first", np.array(0)),
+            weight("above", np.array(1, np.float32)),
+            weight("hidden", np.array(hidden, np.float32)),
+            weight("axis", np.array([1])),
+        ],
+    )
+
+
+@pytest.mark.parametrize("method", ["entropy", "minmax", "percentile"])
+def test_a_mask_destroys_no_range(tmp_path: Path, method: str) -> None:
+    """Values of -3.4e38 have no range beside others: what adds the mask stays in FP32, and all around it is INT8."""
+    net = masked_attention(float(np.finfo(np.float32).min))
+    rng = np.random.default_rng(0)
+    made = quantise(net, tmp_path, data=rng.normal(size=(64, 4, 8)).astype(np.float32), method=method)
+    inputs = rng.normal(size=(32, 4, 8)).astype(np.float32)
+    assert snr_db(outputs(made, inputs), outputs(net, inputs)) > 20
+    readers = {node.name: node.input[0] for node in made.graph.node}
+    makers = {name: node.op_type for node in made.graph.node for name in node.output}
+    assert makers[readers["shares"]] == "Add"
+    assert {makers[readers[name]] for name in ("q", "k", "scores", "y", "masked")} == {"DequantizeLinear"}
+    assert all(float(scale.max()) < 1 for scale in scales(made).values())

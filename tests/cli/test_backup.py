@@ -68,6 +68,13 @@ def test_a_damaged_backup_is_refused_with_exit_6(served: Shop, tmp_path: Path) -
     assert "does not match its digest" in refused.err
 
 
+def test_what_is_no_database_is_no_backup(served: Shop, tmp_path: Path) -> None:
+    (tmp_path / "golden.npz").write_bytes(b"PK" * 4096)
+    refused = served.cli("db", "restore", tmp_path / "golden.npz")
+    assert (refused.code, "is no backup: it is no SQLite database" in refused.err) == (1, True)
+    assert "modelreg db backup" in refused.err
+
+
 def test_a_lost_database_is_restored(served: Shop, tmp_path: Path) -> None:
     file = tmp_path / "b.db"
     served.cli("db", "backup", file)

@@ -179,3 +179,10 @@ def test_a_serving_host_may_name_its_store_in_the_environment(
     monkeypatch.setenv("MODELREG_STORE_URL", str(shop.path / "store"))
     assert run_cli("pull", "lenet@production", "--into", tmp_path / "a").code == 0
     assert run_cli("pull", "lenet@production", "--into", tmp_path / "b", home=tmp_path).code == 1
+
+
+def test_a_setting_that_is_there_for_any_name_is_not_called_unknown(shop: Shop) -> None:
+    unset = shop.cli("config", "get", "channels.production.targets")
+    assert (unset.code, "channels.production.targets is not set" in unset.err) == (1, True)
+    assert "MODELREG_CHANNELS_PRODUCTION_TARGETS" in unset.err
+    assert "there is no setting" in shop.cli("config", "get", "channels.production.target").err

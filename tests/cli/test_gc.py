@@ -159,6 +159,14 @@ def test_a_pin_says_what_it_cannot_bring_back(shop: Shop) -> None:
     assert cli(shop, "pin", "lenet:1", "--json").document["swept_engines"] == [1, 2]
 
 
+def test_a_release_that_was_removed_is_no_damage_to_a_doctor_that_reads_all(shop: Shop) -> None:
+    cli(shop, "gc", *BARE)
+    assert "removed by `modelreg gc`" in cli(shop, "rollback", "lenet@production", "--to-generation", "1", code=1).err
+    said = cli(shop, "doctor", "--deep", "-v", "--json").document
+    assert [each for each in said["findings"] if each["level"] != "ok"] == []
+    cli(shop, "verify")
+
+
 # -- leases ------------------------------------------------------------------------------------------------
 def test_leases_are_listed_shown_and_dropped(shop: Shop) -> None:
     assert "no serving host holds a lease" in cli(shop, "leases", "list").err
@@ -216,3 +224,83 @@ def test_following_without_a_lease_writes_nothing_into_the_store(shop: Shop, tmp
     with following(shop, tmp_path / "served", "--no-lease"):
         pass
     assert not (shop.path / "store" / "leases").exists()
+
+
+# -- after an older database was restored ------------------------------------------------------------------
+def test_a_database_from_before_a_sweep_is_led_back_to_health(shop: Shop, tmp_path: Path) -> None:
+    cli(shop, "db", "backup", tmp_path / "backup.db")
+    cli(shop, "gc", *BARE)
+    cli(shop, "db", "restore", tmp_path / "backup.db", "--force")
+    told = cli(shop, "doctor", code=6)
+    assert "modelreg gc --accept-database" in told.out
+    assert "3 plans that nothing needs and that are gone would be noted" in cli(shop, "gc", "--dry-run", *BARE).out
+    assert cli(shop, "gc", "--accept-database", "--json").document["forgotten"] == 3
+    assert "all is well" in cli(shop, "doctor").out
+    assert "nothing damaged" in cli(shop, "verify").out
+    assert "its plan was removed by gc" in cli(shop, "show", "lenet:1").out
+    assert "removed by gc" in cli(shop, "promote", "lenet:1", "--to", "production", code=3).err
+
+
+def test_a_database_older_than_a_collection_is_named_by_the_doctor_and_accepted(shop: Shop, tmp_path: Path) -> None:
+    cli(shop, "db", "backup", tmp_path / "backup.db")
+    shop.add_version(word=4)
+    cli(shop, "gc")
+    cli(shop, "db", "restore", tmp_path / "backup.db", "--force")
+    told = cli(shop, "doctor", "--fix", code=1)
+    assert "gc refuses to work" in told.out
+    assert "modelreg gc --accept-database" in told.out
+    cli(shop, "gc", code=6)
+    cli(shop, "gc", "--accept-database")
+    cli(shop, "doctor")
+
+
+def test_a_pin_of_a_version_that_the_database_lost_can_be_lifted(shop: Shop, tmp_path: Path) -> None:
+    cli(shop, "db", "backup", tmp_path / "backup.db")
+    shop.add_version(word=4)
+    cli(shop, "pin", "lenet:4")
+    cli(shop, "db", "restore", tmp_path / "backup.db", "--force")
+    assert "modelreg unpin lenet:4" in cli(shop, "doctor", "--fix", code=1).out
+    assert "modelreg unpin lenet:4" in cli(shop, "gc", code=6).err
+    cli(shop, "gc", "--dry-run", "--accept-database")
+    assert "there is no lenet:5" in cli(shop, "unpin", "lenet:5", code=1).err
+    assert "would no longer" in cli(shop, "unpin", "lenet:4", "--dry-run").out
+    assert "is no longer pinned" in cli(shop, "unpin", "lenet:4").out
+    cli(shop, "gc")
+    assert "all is well" in cli(shop, "doctor").out
+
+
+def test_a_pin_that_cannot_be_read_is_named_by_the_doctor_and_can_be_lifted(shop: Shop) -> None:
+    assert shop.storage.write_note("pins/lenet/1.json", b"odd", replaces=None)
+    assert shop.storage.write_note("leases/lenet/production/odd.json", b"odd", replaces=None)
+    told = cli(shop, "doctor", code=6)
+    assert "modelreg unpin lenet:1" in told.out
+    assert "modelreg leases drop NAME" in told.out
+    cli(shop, "unpin", "lenet:1")
+    cli(shop, "leases", "drop", "leases/lenet/production/odd.json")
+    cli(shop, "doctor")
+    cli(shop, "gc")
+
+
+@pytest.mark.parametrize("setting", ["gc.grace_s=1e300", "gc.grace_s=inf", "gc.grace_s=0", "gc.keep_releases=1.5"])
+def test_a_setting_that_no_collection_can_go_by_is_refused(shop: Shop, setting: str) -> None:
+    assert setting.partition("=")[0] in cli(shop, "--set", setting, "gc", code=2).err
+
+
+def test_a_mark_that_cannot_be_read_is_removed_by_the_doctor_and_what_it_was_of_is_marked_anew(shop: Shop) -> None:
+    shop.storage.put_bytes(b"orphan")
+    cli(shop, "gc")
+    (mark,) = (shop.path / "store" / "gc" / "marks").iterdir()
+    for broken in (b"", b"{", mark.read_bytes().replace(b"marked", b"moved")):
+        mark.write_bytes(broken)
+        assert "modelreg doctor --fix" in cli(shop, "gc", code=6).err
+        assert "modelreg doctor --fix" in cli(shop, "doctor", code=1).out
+        cli(shop, "verify")
+        assert "removed: what it was of is kept" in cli(shop, "doctor", "--fix").out
+        assert cli(shop, "gc", "--json").document["marked"]["things"] == 1
+    cli(shop, "gc", *BARE)
+    swept = next(path for path in mark.parent.iterdir() if path.name.startswith("release-"))
+    swept.write_bytes(b"{")
+    assert "damaged" in cli(shop, "verify", code=6).out
+    cli(shop, "doctor", "--fix")
+    cli(shop, "gc", *BARE)
+    cli(shop, "verify")

@@ -46,7 +46,7 @@ def test_a_store_that_is_away_is_not_replaced_by_an_empty_one(in_memory: Path) -
     for extra in ((), ("--dry-run",)):
         result = shop.cli("init", *extra)
         assert result.code == 1
-        assert f"there is no store at {store}, and the database names 4 blobs" in result.err
+        assert f"there is no store at {store}, and the database names 5 blobs" in result.err
         assert "Mount" in result.err
     (shop.path / "config.toml").unlink()
     assert shop.cli("init").code == 1

@@ -260,6 +260,7 @@ def test_a_padding_that_became_one_sided_in_the_export_fails_in_fp32(empty: Benc
     assert gates["cosine"]["outcome"] == "fail"
     assert gates["accuracy_drop"]["measured"] > 0.01
     assert "1 of 1 engines of lenet:1 do not pass: cpu fp32" in failed.err
+    assert "FP32 fails: compare the golden set with the export" in failed.err
     assert empty.cli("promote", "lenet:1", "--to", "production").code == 3
 
 

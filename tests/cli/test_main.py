@@ -34,6 +34,7 @@ MUTATING = (
     "import",
     "rollback",
     "doctor",
+    "nightly",
     "leases drop",
     "gc",
     "pin",

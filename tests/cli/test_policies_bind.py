@@ -10,7 +10,7 @@ from modelreg.config.policy import load_policy
 from modelreg.registry import golden_sets, versions
 from modelreg.registry.engines import get_engine
 from modelreg.registry.references import ModelReference
-from modelreg.registry.words import Json, Precision
+from modelreg.registry.words import Json, Precision, Verdict
 from modelreg_testing.cli import CliResult, Shop
 from modelreg_testing.registry import ACTOR, add_validation
 
@@ -75,6 +75,52 @@ def test_validating_again_under_the_tightened_policy_lets_it_pass(judged: Shop) 
     validate_again(judged, Precision.INT8)
     assert promote(judged, "--precision", "int8").code == 0
     assert [engine["usable"] for engine in agree(judged)] == [True, True]
+
+
+def fail_under(shop: Shop, text: str, folder: Path) -> None:
+    """Add a failing verdict of the INT8 engine by the registry's policy of now, changed by `text`."""
+    (folder / "run.toml").write_text(text)
+    policy = load_policy(Precision.INT8, home=shop.path, model="lenet", override=folder / "run.toml")
+    with shop.database() as database, database.write() as connection:
+        version = versions.get_version(connection, ModelReference(model="lenet", version=1))
+        golden = golden_sets.newest_golden_set(connection, version_id=version.id)
+        assert golden is not None
+        engine = get_engine(connection, 2)
+        add_validation(connection, engine, verdict=Verdict.FAIL, golden=golden.digest, policy=policy)
+
+
+def test_a_failure_under_a_policy_that_demands_less_now_asks_for_another_validation(
+    judged: Shop, tmp_path: Path
+) -> None:
+    fail_under(judged, STRICTER, tmp_path)
+    refused = promote(judged, "--precision", "int8")
+    assert (refused.code, "under a policy that demands less now" in refused.err) == (3, True)
+    assert "Run `modelreg validate lenet:1`" in refused.err
+    assert "passed over: cpu int8: validation fail" in promote(judged).out
+    assert [engine["stale"] for engine in agree(judged)] == [False, True]
+
+
+def test_a_failure_under_the_policy_of_now_or_a_looser_one_stands(judged: Shop, tmp_path: Path) -> None:
+    fail_under(judged, "", tmp_path)
+    write(judged, "int8.toml", STRICTER)
+    refused = promote(judged, "--precision", "int8")
+    assert (refused.code, "build another engine" in refused.err) == (3, True)
+    assert [engine["stale"] for engine in agree(judged)] == [False, False]
+
+
+def test_a_policy_that_cannot_be_read_stops_promote_whatever_the_verdict_is(judged: Shop, tmp_path: Path) -> None:
+    fail_under(judged, "", tmp_path)
+    write(judged, "lenet/int8.toml", '[[rules]]\nmetric = "cosin"\nlimit = 0.5\n')
+    refused = promote(judged)
+    assert (refused.code, "'cosin' is unknown" in refused.err) == (2, True)
+    assert judged.storage.read_pointer("lenet", "production") is None
+    assert judged.cli("show", "lenet:1").code == 0
+
+
+def test_limits_are_shown_as_they_were_written(judged: Shop) -> None:
+    write(judged, "int8.toml", STRICTER.replace("0.999", "0.9999999"))
+    for words in (("policy", "show", "int8"), ("policy", "diff", "shipped/int8", "int8"), ("show", "lenet:1")):
+        assert ">= 0.9999999" in judged.cli(*words).out
 
 
 def test_a_pass_under_a_loose_policy_of_the_command_line_does_not_count(judged: Shop, tmp_path: Path) -> None:

@@ -125,6 +125,25 @@ def test_a_dry_run_of_known_bytes_names_their_version(shop: Shop, lenet: Path, t
     assert shop.cli("register", "big", big, "--dry-run", "--json").document["already"] == "big:1"
 
 
+def test_a_golden_set_that_needs_a_reason_is_refused_before_anything_is_stored(
+    shop: Shop, lenet: Path, tmp_path: Path
+) -> None:
+    arrays = golden_of(onnx.load(lenet))
+    save_npz(tmp_path / "golden.npz", arrays)
+    assert shop.cli("register", "lenet", lenet, "--golden", tmp_path / "golden.npz").code == 0
+    save_npz(tmp_path / "other.npz", {name: array[:3] for name, array in arrays.items()})
+    before = contents(shop)
+    for words in ([], ["--dry-run"]):
+        refused = shop.cli("register", "lenet", lenet, "--golden", tmp_path / "other.npz", *words)
+        assert refused.code == 2
+        assert "say why with --message" in refused.err
+    assert contents(shop) == before
+    assert shop.cli("register", "lenet", lenet, "--golden", tmp_path / "other.npz", "-m", "relabelled").code == 0
+    save_npz(tmp_path / "names.npz", {**arrays, "slice": np.array(["day", "night"] * 3)})
+    refused = shop.cli("register", "lenet", lenet, "--golden", tmp_path / "names.npz", "-m", "slices")
+    assert "Slices are whole numbers" in refused.err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "fact"),
     [

@@ -17,7 +17,9 @@ def test_every_layer_of_lenet_is_seen_and_none_is_bad(lab: Lab, precision: str) 
     layers = validation["layers"]
     assert "error" not in layers, layers
     lab.recorder.add("facts", {"what": f"layers of lenet {precision}", "layers": layers})
-    assert layers["own"] == ("exact" if lab.setting.is_rehearsal else "simulated")
+    # Only a variant can be run layer by layer on the CPU; 8.6 builds fp32 and fp16 from the source.
+    simulated = "simulated" if precision == "int8" else "none"
+    assert layers["own"] == ("exact" if lab.setting.is_rehearsal else simulated)
     assert len(layers["rows"]) >= 5
     assert layers["first_bad"] == ""
     assert all(changed["odd"] == 0 for changed in layers["taps"].values())

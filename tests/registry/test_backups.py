@@ -134,7 +134,7 @@ def test_what_is_no_backup_is_told(in_memory: Path) -> None:
         read_backup(in_memory / "nothing")
     text = in_memory / "text"
     text.write_text("no database at all, but long enough to look at: " * 100)
-    with pytest.raises(ModelregError, match="not a database"):
+    with pytest.raises(ModelregError, match="is no SQLite database"):
         read_backup(text)
     other = in_memory / "other.db"
     with sqlite3.connect(other) as raw:
@@ -156,3 +156,18 @@ def test_a_backup_of_a_newer_modelreg_is_not_read(in_memory: Path) -> None:
     raw.close()
     with pytest.raises(DatabaseError, match="newer modelreg"):
         read_backup(in_memory / "b.db")
+
+
+@pytest.mark.parametrize(("length", "works"), [(247, True), (248, False), (255, False), (300, False)])
+def test_a_backup_may_have_the_longest_name_that_leaves_room_for_its_digest(
+    in_memory: Path, length: int, works: bool
+) -> None:
+    file = in_memory / ("é" * (length // 2) + "b" * (length % 2))
+    with make_database(in_memory) as database:
+        if works:
+            make_backup(database, file, replace=False)
+            assert read_backup(file).events == 0
+        else:
+            with pytest.raises(UsageError, match="too long a name"):
+                make_backup(database, file, replace=False)
+    assert len(names(in_memory)) == (3 if works else 1)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from modelreg.registry.blobs import list_blobs
 from modelreg.registry.doctor import Doctor, Finding, Level
 from modelreg.registry.errors import ActivationUnknownError
 from modelreg.registry.promotion import PromotionRequest, RollbackRequest
@@ -11,7 +12,7 @@ from modelreg.registry.references import ModelReference
 from modelreg.registry.releasing import Releases
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.local import LocalStorage
-from modelreg.registry.words import Precision
+from modelreg.registry.words import BlobKind, Precision
 from modelreg_testing.cli import Shop
 from modelreg_testing.storage_faults import Stopped, check_store
 
@@ -58,6 +59,24 @@ def test_a_missing_database_is_a_problem_and_not_more(shop: Shop) -> None:
     found = bad(Doctor(database=None, storage=shop.storage, actor="d", why="registry.db is missing").examine())
     assert [(finding.level, finding.message) for finding in found] == [(Level.PROBLEM, "registry.db is missing")]
     assert "rollback" in found[0].hint
+
+
+def test_what_mends_a_missing_blob_depends_on_what_it_was(shop: Shop) -> None:
+    promote(shop, 1)
+    with shop.database() as database, database.read() as connection:
+        kinds = {record.kind: record.digest for record in list_blobs(connection)}
+    advice = {
+        BlobKind.SOURCE: "Register the same file again",
+        BlobKind.GOLDEN: "Register the same file again",
+        BlobKind.REPORT: "a record that nothing makes again",
+        BlobKind.LOG: "a record that nothing makes again",
+    }
+    for kind in advice:
+        (shop.path / "store" / "blobs" / "sha256" / kinds[kind][:2] / kinds[kind]).unlink()
+    found = {finding.subject: finding for finding in bad(doctor(shop).repair())}
+    for kind, words in advice.items():
+        assert f"({kind})" in found[kinds[kind][:12]].message
+        assert words in found[kinds[kind][:12]].hint
 
 
 def test_a_missing_blob_is_named(shop: Shop) -> None:

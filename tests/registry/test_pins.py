@@ -50,9 +50,9 @@ def test_pins_are_listed_by_model_and_number(store: MemoryStorage) -> None:
 
 def test_a_pin_is_lifted_once(store: MemoryStorage) -> None:
     version = make_version()
-    made, _ = pin(store, version)
-    assert lift_pin(store, version) == made
-    assert lift_pin(store, version) is None
+    pin(store, version)
+    assert lift_pin(store, version.model, version.number)
+    assert not lift_pin(store, version.model, version.number)
     assert list_pins(store) == []
 
 
@@ -65,6 +65,8 @@ def test_a_pin_that_cannot_be_read_is_an_error_and_not_no_pin(store: MemoryStora
     for look in (lambda: list_pins(store), lambda: find_pin(store, version), lambda: pin(store, version)):
         with pytest.raises(IntegrityError, match="is no pin"):
             look()
+    assert lift_pin(store, version.model, version.number)
+    assert find_pin(store, version) is None
 
 
 def test_who_loses_against_another_pin_is_told() -> None:

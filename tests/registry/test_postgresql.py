@@ -19,11 +19,17 @@ from modelreg.migrations.runner import create_database
 from modelreg.registry import postgresql, versions
 from modelreg.registry.clock import utc_now
 from modelreg.registry.database import Database
-from modelreg.registry.errors import BusyError, DatabaseError, MissingDependencyError, ModelregError, UsageError
-from modelreg.registry.postgresql import CommitUnknownError
+from modelreg.registry.errors import (
+    BusyError,
+    CommitUnknownError,
+    DatabaseError,
+    MissingDependencyError,
+    ModelregError,
+    UsageError,
+)
 from modelreg.registry.schema import model
 from modelreg_testing.postgresql import PASSWORD, QUOTED, PostgresServer
-from modelreg_testing.registry import add_version, populate, row_counts
+from modelreg_testing.registry import add_version, populate, row_counts, url_of
 
 
 @pytest.fixture
@@ -406,3 +412,13 @@ with Database(sys.argv[1]) as database:
     subprocess.run(command, check=True, env=environment, timeout=60)
     with Database.open(server.url) as database, database.read() as connection:
         assert len(versions.list_versions(connection, model="resnet50")) == 4
+
+
+@pytest.mark.parametrize("timeout_s", [1e8, 1e300])
+def test_a_wait_longer_than_a_server_can_count_is_the_longest_that_it_can(
+    postgres: PostgresServer, timeout_s: float
+) -> None:
+    with postgres.registry() as database, Database.open(url_of(database), timeout_s=timeout_s) as patient:
+        for use in (patient.read, patient.write):
+            with use() as connection:
+                assert connection.exec_driver_sql("SELECT 1").scalar() == 1

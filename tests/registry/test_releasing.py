@@ -8,6 +8,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -552,13 +553,40 @@ def test_many_processes_on_one_channel_lose_nothing(shop: Shop) -> None:
     assert_books_agree(shop)
 
 
+def remember(shop: Shop) -> Callable[[], None]:
+    """Return what makes the database what it is now: its file as it was, or on a server its rows."""
+    with shop.database() as database:
+        if database.path is None:
+            with database.read() as connection:
+                tables = schema.metadata.sorted_tables
+                found = ((table, connection.execute(sa.select(*table.primary_key)).all()) for table in tables)
+                known: dict[sa.Table, set[Any]] = {table: set(rows) for table, rows in found}
+            return functools.partial(_take_rows_back, shop, known)
+    before = shop.database_path.read_bytes()
+    assert not shop.database_path.with_name("registry.db-wal").exists()
+
+    def put_back() -> None:
+        for suffix in ("-wal", "-shm"):
+            shop.database_path.with_name(f"registry.db{suffix}").unlink(missing_ok=True)
+        shop.database_path.write_bytes(before)
+
+    return put_back
+
+
+def _take_rows_back(shop: Shop, known: dict[sa.Table, set[Any]]) -> None:
+    """Remove the rows that were not there; an intent changes none of the others."""
+    with shop.database() as database, database.write() as connection:
+        for table in reversed(schema.metadata.sorted_tables):
+            for key in set(connection.execute(sa.select(*table.primary_key)).all()) - known[table]:
+                columns = zip(table.primary_key, key, strict=True)
+                connection.execute(sa.delete(table).where(*(column == value for column, value in columns)))
+
+
 @pytest.mark.parametrize("step", ["link", "replace", "fsync_dir"])
 def test_an_intent_that_a_power_cut_took_back_is_made_up_for_from_the_history(shop: Shop, step: str) -> None:
     """The store has what it synced, and the database is as it was before the promotion began."""
     promote(shop, 1)
-    shop.database().close()
-    before = shop.database_path.read_bytes()
-    assert not shop.database_path.with_name("registry.db-wal").exists()
+    put_back = remember(shop)
     seen = []
 
     def stop(_number: int, name: str, path: Path) -> None:
@@ -570,9 +598,7 @@ def test_an_intent_that_a_power_cut_took_back_is_made_up_for_from_the_history(sh
         Releases(database=database, storage=LocalStorage(shop.path / "store", ops=FileOps(stop)), actor="ada").promote(
             ModelReference(model="lenet", version=2), channel=CHANNEL, request=request()
         )
-    for suffix in ("-wal", "-shm"):
-        shop.database_path.with_name(f"registry.db{suffix}").unlink(missing_ok=True)
-    shop.database_path.write_bytes(before)
+    put_back()
     promote(shop, 1)
     served_by = served(shop)
     assert served_by is not None

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from modelreg.registry.scratch import scratch_folder
+from modelreg.registry.scratch import scratch_folder, sweep_scratch
 
 HOLD = """
 import sys
-from modelreg.registry.scratch import scratch_folder
+from modelreg.registry.scratch import scratch_folder, sweep_scratch
 with scratch_folder("work") as folder:
     (folder / "inner").mkdir()
     (folder / "inner" / "file").write_bytes(b"x")
@@ -111,3 +111,16 @@ def test_without_locks_the_folder_is_made_and_nothing_is_swept(place: Path, monk
     with scratch_folder("work") as first, scratch_folder("work") as second:
         assert first.exists()
         assert second.exists()
+
+
+def test_what_the_dead_left_is_swept_whatever_it_was_for_and_the_living_and_other_hosts_are_not(place: Path) -> None:
+    child, left = hold()
+    end(child, by=signal.SIGKILL)
+    elsewhere = place / "modelreg-work-another-host.x"
+    elsewhere.mkdir()
+    with scratch_folder("other") as living:
+        assert sweep_scratch() == 1
+        assert not left.exists()
+        assert living.exists()
+    assert elsewhere.exists()
+    assert sweep_scratch() == 0

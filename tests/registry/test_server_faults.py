@@ -12,8 +12,9 @@ import sqlalchemy as sa
 
 from modelreg.registry import operations, releases
 from modelreg.registry.doctor import Doctor, Level
+from modelreg.registry.errors import CommitUnknownError
 from modelreg.registry.events import verify_chain
-from modelreg.registry.postgresql import CommitUnknownError, PostgresqlServer
+from modelreg.registry.postgresql import PostgresqlServer
 from modelreg.registry.promotion import PromotionRequest, RollbackRequest
 from modelreg.registry.references import ModelReference
 from modelreg.registry.releasing import Releases

@@ -10,7 +10,7 @@ import pytest
 
 from modelreg.registry import sqlite
 from modelreg.registry.errors import BusyError, DatabaseError
-from modelreg.registry.sqlite import refuse_network, translate
+from modelreg.registry.sqlite import SqliteFile, refuse_network, translate
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -219,3 +219,11 @@ def test_only_root_counts_on_what_is_kept_for_root(monkeypatch: pytest.MonkeyPat
 
 def test_a_folder_that_is_away_lacks_no_room(tmp_path: Path) -> None:
     assert sqlite.lack_of_room(tmp_path / "missing") == ""
+
+
+def test_a_sync_that_fails_in_a_commit_leaves_it_open_whether_it_happened(tmp_path: Path) -> None:
+    file = SqliteFile(path=tmp_path / "registry.db", timeout_s=1)
+    unknown = file.unknown_commit(sqlite3.OperationalError("disk I/O error"))
+    assert unknown is not None
+    assert (unknown.exit_code, "I/O error while a change was committed" in str(unknown)) == (5, True)
+    assert file.unknown_commit(sqlite3.OperationalError("database is locked")) is None

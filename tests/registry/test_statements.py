@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
 from modelreg.registry.errors import DatabaseError
-from modelreg.registry.schema import channel, engine, event, model, version
+from modelreg.registry.schema import activation, channel, engine, event, model, version
 from modelreg.registry.statements import Statement, _Prepared
 from modelreg_testing.registry import add_engine, add_version, digest_of, make_database, make_source, populate
 
@@ -56,6 +56,8 @@ def test_a_kept_query_gives_what_sqlalchemy_gives(name: str, database: Database)
         prepared = _Prepared(statement.element, connection.dialect, given=())
         texts = {"model": "resnet50", "model_name": "resnet50", "channel": "production"}
         texts["digest"] = connection.execute(sa.select(version.c.source_digest)).scalars().first() or ""
+        texts["start"] = texts["digest"][:9]
+        texts["of_txn"] = connection.execute(sa.select(activation.c.txn)).scalars().first() or ""
         numbers = {"up_to": 100, "rows": 100, "newest": 100}
         if "MORE_FILES" in name:
             numbers["of_version"] = several.id

@@ -44,7 +44,7 @@ def test_a_sound_registry_verifies_and_counts_what_it_read(shop: Shop) -> None:
     report = verify(shop)
     assert report.damages == []
     assert (report.releases, report.pointers) == (2, 1)
-    assert report.blobs == 9  # two sources, plans, logs and reports, and one golden set
+    assert report.blobs == 10  # two sources, golden sets, plans, logs and reports
     assert report.events is not None
     assert report.events > 5
     assert report.size_bytes > 0
@@ -85,6 +85,32 @@ def test_damage_in_releases_pointers_and_history_is_found(shop: Shop) -> None:
     flip_a_bit(channel / "pointer.json", position=40)
     flip_a_bit(channel / "history" / "000000000001.json", position=40)
     assert {damage.kind for damage in verify(shop).damages} == {"pointer", "history", "release"}
+
+
+def test_the_advice_about_a_damaged_release_names_what_to_promote(shop: Shop) -> None:
+    first = shop.storage.read_history("lenet", "production", 1).release
+    flip_a_bit(shop.path / "store" / "releases" / first / "cpu" / "model.onnx")
+    advice = "Promote lenet:1 with the same engines (cpu fp32) again"
+    assert [damage.hint.startswith(advice) for damage in verify(shop).damages] == [True]
+    assert advice in shop.cli("doctor", "--deep").out
+    refused = shop.cli("rollback", "lenet@production")
+    assert (refused.code, advice in refused.err, "--to-generation" in refused.err) == (6, True, True)
+    flip_a_bit(shop.path / "store" / "releases" / first / "manifest.json")
+    assert "Promote its version again" in verify(shop).damages[0].hint
+
+
+@pytest.mark.parametrize("data", [b"", b"junk", b"{}", b"[1]"])
+def test_whoever_meets_a_damaged_pointer_is_told_how_it_comes_back(shop: Shop, data: bytes) -> None:
+    path = shop.path / "store" / "channels" / "lenet" / "production" / "pointer.json"
+    path.chmod(0o644)
+    path.write_bytes(data)
+    for command in ("which", "rollback", "pull"):
+        met = shop.cli(command, "lenet@production", *(("--into", shop.path / "served") if command == "pull" else ()))
+        assert met.code == 6
+        assert "modelreg doctor --fix --roll-forward lenet@production" in met.err
+        assert "Error(" not in met.err
+    assert shop.cli("doctor", "--fix", "--roll-forward", "lenet@production").code == 0
+    assert shop.cli("which", "lenet@production").code == 0
 
 
 def test_a_pipe_in_place_of_any_file_is_damage_and_keeps_nobody_waiting(shop: Shop) -> None:

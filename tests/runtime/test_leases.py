@@ -199,3 +199,16 @@ def test_a_reader_in_s3_is_told_that_it_cannot_hold_a_lease(
     keeper.hold(pointer_after(None, release=RELEASE))
     (told,) = watch.told
     assert "no lease is held" in told
+
+
+def test_two_long_folders_that_begin_alike_are_two_holders() -> None:
+    one, other = (describe_holder(f"/{'x' * 250}/{name}") for name in "ab")
+    assert one.key != other.key
+    assert len(one.instance) == len(other.instance) <= 200
+    assert describe_holder("/srv/\udcff" + "x" * 250).instance.startswith("/srv/")
+
+
+def test_a_folder_whose_name_is_no_text_holds_a_lease_too() -> None:
+    keeper = LeaseKeeper(MemoryStorage(), instance="/srv/\udcff", warn=pytest.fail)
+    keeper.hold(pointer_after(None, release=RELEASE))
+    assert keeper.lease is not None

@@ -10,7 +10,7 @@ import pytest
 from modelreg.config.policy import Metric, Policy, Rule, Scope
 from modelreg.registry.records import GateResult
 from modelreg.registry.words import GateOutcome, Precision, Verdict
-from modelreg.validators.gates import judge, output_gates, realised_gate, task_gates
+from modelreg.validators.gates import judge, output_gates, realised_gate, say_measured, task_gates
 from modelreg.validators.metrics import MetricAccumulator, OutputMetrics
 from modelreg.validators.ranking import RankAccumulator
 from modelreg_testing.golden import engine_of
@@ -154,3 +154,18 @@ def test_the_realised_precision_is_a_gate() -> None:
     assert (silent.outcome, silent.reason) == (GateOutcome.FAIL, "no node became fp16")
     many = realised_gate(engine_of(Precision.INT8, {"stayed": list("abcdefg"), "converted": 5}))
     assert many.reason.endswith("a, b, c, d, e, …")
+
+
+@pytest.mark.parametrize(
+    ("measured", "limit", "text"),
+    [
+        (0.973282, 0.99, "0.973282"),
+        (0.99999996, 1.0, "0.99999996"),
+        (0.9899999999, 0.99, "0.9899999999"),
+        (0.99, 0.99, "0.99"),
+        (float("inf"), 1.0, "inf"),
+        (float("nan"), 1.0, "nan"),
+    ],
+)
+def test_a_measurement_that_missed_its_limit_never_reads_like_it(measured: float, limit: float, text: str) -> None:
+    assert say_measured(measured, limit=limit) == text

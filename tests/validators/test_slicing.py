@@ -69,6 +69,17 @@ def test_the_worst_slice_is_named() -> None:
     assert "accuracy_drop of slice night (20 samples) is 1" in found["slice_accuracy_drop"].reason
     assert found["slice_accuracy_drop"].reason.endswith("20 samples lost, 0 gained")
     assert found["slice_top1_agreement"].outcome is GateOutcome.FAIL
+    assert found["slice_top1_agreement"].worst_samples == tuple(range(20, 28))
+
+
+def test_the_worst_samples_of_a_slice_are_named_the_worst_first_whatever_the_batches() -> None:
+    reference = np.ones((30, 4), np.float32)
+    slices = np.where(np.arange(30) % 2, 3, 0)
+    candidate = reference.copy()
+    candidate[[3, 21, 8], 0] = [5, 9, np.nan]
+    for batch in (4, 30):
+        day, night = measure(reference, candidate, None, slices, batch=batch)
+        assert (day.worst, night.worst) == ((8,), (21, 3))
 
 
 def test_one_lost_sample_of_a_small_slice_is_inconclusive_and_not_a_false_alarm() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,14 @@ from modelreg.config.policy import Metric, Policy, Scope
 from modelreg.registry.records import VersionRecord
 from modelreg.registry.tensor_sets import TensorSet
 from modelreg.registry.words import Json, Precision
-from modelreg.validators.activations import KeptActivations, read_kept
-from modelreg.validators.golden import check_golden
+from modelreg.validators.activations import Activation, KeptActivations, read_kept
+from modelreg.validators.golden import ACTIVATION, OUTPUT, check_golden
 from modelreg.validators.interface import EvaluationPass
+from modelreg.validators.layers.batching import AtBatch, AtGolden
 from modelreg.validators.layers.birth import Diagnosis, State, diagnose
 from modelreg.validators.layers.interface import CandidateView, IsolatingView, SourceView
 from modelreg.validators.layers.mapping import Match, match_layers
-from modelreg.validators.layers.measuring import LayerMeasurement, Progress, Row, measure_layers
+from modelreg.validators.layers.measuring import GROUP, LayerMeasurement, Progress, Row, measure_layers
 from modelreg.validators.layers.rows import module_rows, node_rows, output_rows
 from modelreg.validators.layers.units import MOST_UNITS, Units, choose_units
 from modelreg.validators.metrics import MetricAccumulator, json_number
@@ -45,7 +46,8 @@ class LayerReport:
     What a comparison of layers found.
 
     Attributes:
-        reference: `pytorch`, or `onnx` where the golden set has no activations.
+        reference: `pytorch`, `onnx` where the golden set has no activations, or `itself`: the engine at its batch.
+        batch: The samples of a run that was compared with the engine itself; 0 for the golden set's.
         samples: The golden samples (or runs) that were looked at.
         limit_db: Below which a layer is bad.
         rows: The layers, in order of execution.
@@ -65,12 +67,14 @@ class LayerReport:
     gone: Mapping[str, str]
     taps: Json | None
     own: str
+    batch: int = 0
 
     def to_json(self) -> Json:
         """Return the report as JSON."""
         return {
             "schema": SCHEMA,
             "reference": self.reference,
+            "batch": self.batch or None,
             "unit": self.unit,
             "samples": list(self.samples),
             "limit_db": self.limit_db,
@@ -124,6 +128,8 @@ def compare_layers(
     engine: EvaluationPass | None = None,
     own: str = "exact",
     most: int = MOST_UNITS,
+    worst: Sequence[int] = (),
+    batch: int = 0,
     progress: Progress = lambda _fraction, _what: None,
 ) -> LayerReport:
     """
@@ -141,6 +147,8 @@ def compare_layers(
         engine: The engine as it is served, whose outputs are compared with those of what is looked into.
         own: How `isolating` runs layers: `exact`, or `simulated`.
         most: The most samples to look at.
+        worst: Samples whose outputs are bad, the worst first: some of them are looked at in any case.
+        batch: The engine is compared with itself, in runs of so many samples, where only these are wrong.
         progress: Called with the part that is done.
 
     Raises:
@@ -149,17 +157,22 @@ def compare_layers(
     signature = version.source.signature
     checked = check_golden(golden, signature)
     kept = read_kept(golden, samples=checked.samples)
-    units = choose_units(golden, checked, signature, kept, most=most)
+    units = choose_units(golden, checked, signature, kept, most=most, worst=worst)
     progress(0.0, "matching layers")
     matches = match_layers(kept, units, source, overrides) if kept is not None else ()
-    rows, gone = _choose_rows(kept if not every_node else None, matches, source, candidate)
-    found = measure_layers(
-        rows, units=units, source=source, candidate=candidate, isolating=isolating, progress=progress
-    )
+    rows, gone = _choose_rows(kept if not every_node else None, matches, source, candidate, units)
+    by_batch = bool(batch) and bool(units.free) and not units.is_run
+    if by_batch:
+        found = _measure_by_batch(rows, units, source, candidate, isolating, batch=batch, progress=progress)
+    else:
+        found = measure_layers(
+            rows, units=units, source=source, candidate=candidate, isolating=isolating, progress=progress
+        )
     shown = {each.row.name for each in found}
     gone = {**gone, **{row.name: "the engine does not show it" for row in rows if row.name not in shown}}
     return LayerReport(
-        reference="pytorch" if kept is not None and not every_node else "onnx",
+        reference="itself" if by_batch else "pytorch" if kept is not None and not every_node else "onnx",
+        batch=batch if by_batch else 0,
         unit="run" if units.is_run else "sample",
         samples=units.numbers,
         limit_db=limit_db,
@@ -172,13 +185,64 @@ def compare_layers(
     )
 
 
+def _measure_by_batch(
+    rows: Sequence[Row],
+    units: Units,
+    source: SourceView,
+    candidate: CandidateView,
+    isolating: IsolatingView | None,
+    *,
+    batch: int,
+    progress: Progress,
+) -> list[LayerMeasurement]:
+    """Return what a batch changes in each layer, the engine itself at the golden set's batch being the reference."""
+    names = {row.tensor: row for row in rows if not (row.output and row.name != row.tensor)}
+    plain = [replace(row, activation=None, output=False) for row in names.values()]
+    large = AtBatch(candidate, isolating, cut=units.free, batch=batch)
+    return measure_layers(
+        plain,
+        units=units,
+        source=AtGolden(source, candidate, cut=units.free, batch=min(batch, units.checked.feed.batch)),
+        candidate=large,
+        isolating=None if isolating is None else large,
+        most=min(GROUP, batch),
+        progress=progress,
+    )
+
+
 def _choose_rows(
-    kept: KeptActivations | None, matches: Sequence[Match], source: SourceView, candidate: CandidateView
+    kept: KeptActivations | None,
+    matches: Sequence[Match],
+    source: SourceView,
+    candidate: CandidateView,
+    units: Units,
 ) -> tuple[list[Row], Mapping[str, str]]:
     if kept is None:
         return node_rows(source.tensors, candidate.seen, also=source.outputs), {}
     rows, gone = module_rows(kept, matches, source.tensors, candidate.seen)
-    return output_rows(rows, source.tensors, source.outputs, candidate.seen), gone
+    golden = [name for name in source.outputs if _has_rows(name, units)]
+    activations = {row.tensor: row.activation for row in rows if not row.through_relu}
+    settled = [name for name in golden if name in activations and _is_output(activations[name], name, units)]
+    more = output_rows(rows, source.tensors, source.outputs, candidate.seen, golden=golden, settled=settled)
+    return more, gone
+
+
+def _has_rows(output: str, units: Units) -> bool:
+    """Return whether the golden set has floating values of an output for each sample."""
+    info = units.golden.tensors.get(OUTPUT + output)
+    return (
+        info is not None and not units.is_run and "float" in info.dtype and info.shape[:1] == (units.checked.samples,)
+    )
+
+
+def _is_output(activation: Activation | None, output: str, units: Units) -> bool:
+    """Return whether a module's activation is what the golden set has of an output, in the first sample."""
+    if activation is None or activation.elements is not None or activation.axis != 0 or activation.per != 1:
+        return True  # what was kept in part, or in another layout, says nothing of the output
+    number, place = units.numbers[0], units.places[0]
+    module = units.golden.read(ACTIVATION + activation.name, place, place + 1)
+    golden = units.golden.read(OUTPUT + output, number, number + 1)
+    return module.size == golden.size and np.allclose(module.reshape(-1), golden.reshape(-1), rtol=1e-2, atol=1e-5)
 
 
 def _compare_ends(engine: EvaluationPass, units: Units, candidate: CandidateView, outputs: Sequence[str]) -> Json:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from modelreg.config.policy import Metric
 from modelreg.registry.words import Json
 from modelreg.validators.activations import Activation
-from modelreg.validators.golden import ACTIVATION
+from modelreg.validators.golden import ACTIVATION, OUTPUT
 from modelreg.validators.layers.birth import LayerError
 from modelreg.validators.layers.interface import CandidateView, IsolatingView, SourceView
 from modelreg.validators.layers.units import Group, Units, arrange
@@ -24,7 +24,7 @@ Progress = Callable[[float, str], None]
 
 PYTORCH, ONNX = "pytorch", "onnx"
 CHUNK_BYTES = 96 << 20
-_GROUP = 16
+GROUP = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,7 @@ class Row:
         op: The node's op.
         inputs: The rows that it reads.
         activation: What the golden set has of it; None where the source in FP32 is the reference.
+        output: Whether it is an output of the model: the golden set's own values are the reference then.
         through_relu: Whether the tensor is behind a Relu that the candidate has drawn into the layer.
     """
 
@@ -48,7 +49,13 @@ class Row:
     op: str
     inputs: tuple[str, ...]
     activation: Activation | None = None
+    output: bool = False
     through_relu: bool = False
+
+    @property
+    def is_golden(self) -> bool:
+        """Return whether the golden set has what it is compared with; else the source in FP32 is run for it."""
+        return self.output or self.activation is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +103,7 @@ class LayerMeasurement:
             "node": self.row.node,
             "op": self.row.op,
             "inputs": list(self.row.inputs),
-            "reference": ONNX if self.row.activation is None else PYTORCH,
+            "reference": PYTORCH if self.row.is_golden else ONNX,
             "through_relu": self.row.through_relu,
             "values": self.values,
             "cosine": json_number(self.cosine),
@@ -117,6 +124,7 @@ def measure_layers(
     source: SourceView,
     candidate: CandidateView,
     isolating: IsolatingView | None,
+    most: int = GROUP,
     progress: Progress = lambda _fraction, _what: None,
 ) -> list[LayerMeasurement]:
     """
@@ -128,6 +136,7 @@ def measure_layers(
         source: The source in FP32: the reference where the golden set has no activation, and what layers are given.
         candidate: What is compared.
         isolating: What runs a candidate's layers alone; None where nothing can.
+        most: The most samples of a run.
         progress: Called with the part that is done.
     """
     first = next(units.groups(1))
@@ -136,7 +145,7 @@ def measure_layers(
     found: list[LayerMeasurement] = []
     for part in _parts(rows, shapes):
         progress(len(found) / len(rows), f"comparing {part[0].name}")
-        size = _group_size(part, shapes)
+        size = min(most, _group_size(part, shapes))
         found += _measure_part(
             part, at=at, units=units, source=source, candidate=candidate, isolating=isolating, size=size
         )
@@ -158,7 +167,7 @@ def _measure_part(
     needed = list(isolating.needs(alone, at=at)) if isolating is not None and alone else []
     measures = {row.name: _Measure(row) for row in part}
     owners = {row.tensor: row for row in part if row.activation is not None and not row.through_relu}
-    wanted = list(dict.fromkeys([*needed, *(row.tensor for row in part if row.activation is None)]))
+    wanted = list(dict.fromkeys([*needed, *(row.tensor for row in part if not row.is_golden)]))
     for group in units.groups(size):
         values = source.run_source(wanted, group.inputs) if wanted else {}
         got, saturated = candidate.run_candidate(names, group.inputs)
@@ -177,6 +186,9 @@ def _measure_part(
 
 
 def _reference(row: Row, units: Units, group: Group, values: Mapping[str, Array]) -> Array:
+    if row.output:
+        golden = np.concatenate([units.golden.read(OUTPUT + row.tensor, n, n + 1) for n in group.numbers])
+        return arrange(golden, is_run=units.is_run, units=group.size)
     if row.activation is None:
         return arrange(values[row.tensor], is_run=units.is_run, units=group.size)
     kept = np.concatenate([units.golden.read(ACTIVATION + row.activation.name, p, p + 1) for p in group.places])
@@ -209,7 +221,7 @@ def _parts(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) -> Iterat
     for row in rows:
         part.append(row)
         size += 4 * math.prod(shapes[row.tensor])
-        if size * _GROUP > CHUNK_BYTES:
+        if size * GROUP > CHUNK_BYTES:
             yield part
             part, size = [], 0
     if part:
@@ -218,7 +230,7 @@ def _parts(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) -> Iterat
 
 def _group_size(part: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) -> int:
     size = sum(4 * math.prod(shapes[row.tensor]) for row in part)
-    return max(1, min(_GROUP, CHUNK_BYTES // max(1, size)))
+    return max(1, min(GROUP, CHUNK_BYTES // max(1, size)))
 
 
 def _noise(sqnr_db: float) -> float:

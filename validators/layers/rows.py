@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from modelreg.registry.words import Json
 from modelreg.validators.activations import KeptActivations
+from modelreg.validators.golden import OUTPUT
 from modelreg.validators.layers.mapping import Match
 from modelreg.validators.layers.measuring import Row
 
@@ -74,16 +75,47 @@ def node_rows(tensors: Sequence[Json], seen: Collection[str], *, also: Collectio
 
 
 def output_rows(
-    rows: Sequence[Row], tensors: Sequence[Json], outputs: Collection[str], seen: Collection[str]
+    rows: Sequence[Row],
+    tensors: Sequence[Json],
+    outputs: Collection[str],
+    seen: Collection[str],
+    *,
+    golden: Collection[str] = (),
+    settled: Collection[str] = (),
 ) -> list[Row]:
-    """Return the rows with one for each output of the model that has none."""
-    known = {row.tensor for row in rows}
+    """
+    Return the rows with one for each output of the model that has none.
+
+    An output that is a module's tensor has a row of its own too unless the module gives what the golden set has under
+    the output's name: exchanged outputs are right in every module.
+
+    Args:
+        rows: Those of the modules.
+        tensors: What the ONNX's nodes make.
+        outputs: The names of its outputs.
+        seen: What the candidate has.
+        golden: The outputs that are compared with what the golden set has; the source in FP32 is asked for others.
+        settled: The outputs that are the same as their module's activation.
+    """
+    known = {row.tensor: row for row in rows}
+    names = {row.name for row in rows}
     more = [
-        Row(name=each["name"], tensor=each["name"], node=each["node"], op=each["op"], inputs=())
+        Row(
+            name=OUTPUT + each["name"] if each["name"] in names else each["name"],
+            tensor=each["name"],
+            node=each["node"],
+            op=each["op"],
+            inputs=(),
+            output=each["name"] in golden,
+        )
         for each in tensors
-        if each["name"] in outputs and each["name"] in seen and each["name"] not in known
+        if each["name"] in outputs
+        and each["name"] in seen
+        and (each["name"] not in known or (each["name"] in golden and each["name"] not in settled))
     ]
-    return _connect([*rows, *more], tensors)
+    connected = _connect([*rows, *(row for row in more if row.tensor not in known)], tensors)
+    same = [replace(row, inputs=(known[row.tensor].name,)) for row in more if row.tensor in known]
+    return [*connected, *same]
 
 
 def _place(tensor: str, tensors: Sequence[Json], seen: Collection[str]) -> tuple[str, bool]:

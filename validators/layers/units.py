@@ -22,9 +22,10 @@ MOST_UNITS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Some units: the inputs that make them, and their places among the kept ones."""
+    """Some units: the inputs that make them, their numbers in the golden set, and their places among the kept ones."""
 
     inputs: dict[str, Array]
+    numbers: tuple[int, ...]
     places: tuple[int, ...]
 
     @property
@@ -56,7 +57,8 @@ class Units:
         step = 1 if self.is_run else max(1, size)
         for start in range(0, len(self.numbers), step):
             stop = min(len(self.numbers), start + step)
-            yield Group(inputs=self._inputs(self.numbers[start:stop]), places=self.places[start:stop])
+            numbers = self.numbers[start:stop]
+            yield Group(inputs=self._inputs(numbers), numbers=numbers, places=self.places[start:stop])
 
     def _inputs(self, numbers: Sequence[int]) -> dict[str, Array]:
         return {name: self._input(name, rows, numbers) for name, rows in self.checked.feed.rows.items()}
@@ -74,9 +76,20 @@ class Units:
 
 
 def choose_units(
-    golden: TensorSet, checked: CheckedGolden, signature: Signature, kept: KeptActivations | None, *, most: int
+    golden: TensorSet,
+    checked: CheckedGolden,
+    signature: Signature,
+    kept: KeptActivations | None,
+    *,
+    most: int,
+    worst: Sequence[int] = (),
 ) -> Units:
-    """Return which samples are looked at: the kept ones, evenly fewer where there are more than `most`."""
+    """
+    Return which samples are looked at: the kept ones, evenly fewer where there are more than `most`.
+
+    `worst` are samples whose outputs are known to be bad: up to half of those that are looked at are of them, since an
+    error that few samples have is in no even choice.
+    """
     free = frozenset(
         s.name for s in signature.inputs if s.shape is None or (s.shape and not isinstance(s.shape[0], int))
     )
@@ -85,8 +98,7 @@ def choose_units(
     else:
         is_run = not free
         known = tuple(range(checked.feed.runs if is_run else checked.samples))
-    count = min(most, len(known))
-    places = tuple(index * len(known) // count for index in range(count))
+    places = _choose_places(known, min(most, len(known)), worst=() if is_run else worst)
     return Units(
         golden=golden,
         checked=checked,
@@ -95,6 +107,14 @@ def choose_units(
         numbers=tuple(known[place] for place in places),
         places=places,
     )
+
+
+def _choose_places(known: Sequence[int], count: int, *, worst: Sequence[int]) -> tuple[int, ...]:
+    place_of = {number: place for place, number in enumerate(known)}
+    chosen = list(dict.fromkeys(place_of[number] for number in worst if number in place_of))[: count // 2]
+    others = [place for place in range(len(known)) if place not in set(chosen)]
+    rest = count - len(chosen)
+    return tuple(sorted([*chosen, *(others[index * len(others) // rest] for index in range(rest))]))
 
 
 def arrange(array: Array, *, is_run: bool, units: int) -> Array:

@@ -1,6 +1,6 @@
 """Take every case through the product: register, build with ONNX Runtime in its worker, validate.
 
-    python -m fault_corpus.campaign [--seeds 10] [--only WORD] [--write docs/gate-check.md]
+    python -m fault_corpus.campaign [--seeds 10] [--jobs 2] [--only WORD] [--write docs/gate-check.md]
 
 A fault is caught where any of the three refuses it; a healthy engine that is refused is a false alarm.
 """
@@ -8,12 +8,15 @@ A fault is caught where any of the three refuses it; a healthy engine that is re
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +24,13 @@ from unittest import mock
 
 import onnx
 
-from fault_corpus.cases import Case, Fault, VariantRequest, healthy_case
+from fault_corpus.activations import with_activations
+from fault_corpus.cases import Case, Fault, VariantRequest, healthy_case, model_of, plant
 from fault_corpus.catalogue import FAULTS, HEALTHY_PRECISIONS, NETWORKS, controls
+from fault_corpus.layer_check import NamedLayer, check_layer
 from fault_corpus.places import TRAINED, is_there
-from fault_corpus.table import summarise, to_markdown
-from modelreg.builders import cells
+from fault_corpus.table import LEAST_RIGHT, share_right, summarise, to_markdown
+from modelreg.builders import making
 from modelreg.builders.variants import VariantWorker
 from modelreg.registry.tensor_sets import write_tensor_set
 from modelreg.registry.words import Json, Precision
@@ -55,6 +60,8 @@ class Outcome:
         stage: Where it was refused: `register`, `build` or `validate`; empty where everything passed.
         gates: The gates that failed.
         measured: By gate what was measured, the worst of its outputs, and the limit.
+        layer: What the comparison of layers named, which is nothing in a healthy engine; None where no node was
+            planted, or no engine came of it.
         said: What the user is told.
     """
 
@@ -63,6 +70,7 @@ class Outcome:
     said: str
     seconds: float
     measured: Mapping[str, Measured] = field(default_factory=dict)
+    layer: NamedLayer | None = None
 
     @property
     def passed(self) -> bool:
@@ -81,26 +89,53 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def try_fault(self, fault: Fault, name: str) -> Outcome:
+        """Do the same with a fault; where a node was planted, compare the layers too, and say whether that is named."""
+        case = plant(fault)
+        if not fault.layer:
+            return self.try_case(case, name)
+        healthy = model_of(fault.network, 0)
+        reference = deepcopy(case.model) if fault.is_network_right else healthy
+        outcome, result = self._try(with_activations(case, reference), name, more=("--layers",))
+        if result is None:
+            return outcome
+        (validation,) = result.document["validations"]
+        return replace(outcome, layer=check_layer(healthy, fault.layer, validation["layers"]))
+
+    def try_healthy(self, case: Case, name: str) -> Outcome:
+        """Do the same with an engine that nothing is wrong with; no layer may be named either."""
+        outcome, result = self._try(with_activations(case, case.model), name, more=("--layers",))
+        if result is None:
+            return outcome
+        (validation,) = result.document["validations"]
+        named = validation["layers"].get("first_bad", "not compared")
+        return replace(outcome, layer=NamedLayer(name=named, is_right=not named))
+
     def try_case(self, case: Case, name: str) -> Outcome:
         """Register, build and validate in a registry of its own; stop where it is refused."""
+        return self._try(case, name)[0]
+
+    def _try(self, case: Case, name: str, *, more: Sequence[str] = ()) -> tuple[Outcome, CliResult | None]:
+        """Return what became of a case, and what `validate` said where it came to that."""
         began = time.monotonic()
         self._home = self._folder / f"{name}-home"
         made = run_cli("init", home=self._home)
         if made.code:
             raise RuntimeError(made.err)
-        stage, result = self._take_through(case, name)
+        stage, result = self._take_through(case, name, more)
         found = _gates(result) if stage in ("", "validate") else []
         bad = [gate["gate"] for gate in found if gate["outcome"] in ("fail", "error")]
         said = (result.err.strip() or result.out.strip()).splitlines()
-        return Outcome(
+        outcome = Outcome(
             stage=stage,
             gates=tuple(dict.fromkeys(bad)),
             said=said[-1] if said else "",
             seconds=time.monotonic() - began,
             measured=_worst(found),
         )
+        return outcome, result if stage in ("", "validate") else None
 
-    def _take_through(self, case: Case, name: str) -> tuple[str, CliResult]:
+    def _take_through(self, case: Case, name: str, more: Sequence[str]) -> tuple[str, CliResult]:
         place = self._folder / name
         place.mkdir()
         onnx.save(case.model, place / "model.onnx")
@@ -114,13 +149,13 @@ class Bench:
         result = self._cli(*words)
         if result.code:
             return "register", result
-        more = ("--calibration", place / "calibration.safetensors") if str(case.precision) == "int8" else ()
+        samples = ("--calibration", place / "calibration.safetensors") if str(case.precision) == "int8" else ()
         with _faulty_converter(case):
             wanted = f"fp16,{case.precision}" if case.with_sibling else case.precision
-            result = self._cli("build", f"{name}:1", "--precision", wanted, *more, *case.options)
+            result = self._cli("build", f"{name}:1", "--precision", wanted, *samples, *case.options)
         if result.code:
             return "build", result
-        result = self._cli("validate", f"{name}:1", "--precision", case.precision, "--json")
+        result = self._cli("validate", f"{name}:1", "--precision", case.precision, "--json", *more)
         return ("validate" if result.code else ""), result
 
     def _cli(self, *words: object) -> CliResult:
@@ -167,26 +202,50 @@ def _faulty_converter(case: Case) -> Iterator[None]:
                 )
             return made
 
-    with mock.patch.object(cells, "VariantWorker", Faulty):
+    with mock.patch.object(making, "VariantWorker", Faulty):
         yield
 
 
-def run_faults(bench: Bench, faults: Sequence[Fault]) -> Iterator[tuple[Fault, Outcome]]:
-    """Yield what became of each fault."""
-    for fault in faults:
-        yield fault, bench.try_case(fault.plant(healthy_case(fault.network, fault.precision)), _model_name(fault.name))
+@dataclass(frozen=True)
+class Job:
+    """One case to try, as a process can be told: a fault or a control by its name, or a healthy engine."""
+
+    name: str
+    healthy: tuple[str, Precision, int] | None = None
+    is_control: bool = False
+
+    def run(self, folder: Path) -> Outcome:
+        """Try it in a folder."""
+        bench = Bench(folder)
+        if self.healthy is not None:
+            network, precision, seed = self.healthy
+            case = replace(healthy_case(network, precision, seed), with_sibling=precision is Precision.INT8)
+            return bench.try_healthy(case, _model_name(self.name))
+        if self.is_control:
+            return bench.try_healthy(dict(controls())[self.name], _model_name(self.name))
+        return bench.try_fault(next(fault for fault in FAULTS if fault.name == self.name), _model_name(self.name))
 
 
-def run_healthy(bench: Bench, seeds: Sequence[int]) -> Iterator[tuple[str, Outcome]]:
-    """Yield what became of each healthy engine, and of what looks like a fault and is none."""
-    for seed in seeds:
-        for network in NETWORKS:
-            for precision in HEALTHY_PRECISIONS:
-                name = f"{network}-{precision}-seed{seed}"
-                case = replace(healthy_case(network, precision, seed), with_sibling=precision is Precision.INT8)
-                yield name, bench.try_case(case, name)
-    for name, case in controls():
-        yield name, bench.try_case(case, _model_name(name))
+def healthy_jobs(seeds: Sequence[int]) -> list[Job]:
+    """Return a job for each healthy engine, and for what looks like a fault and is none."""
+    jobs = [
+        Job(f"{network}-{precision}-seed{seed}", healthy=(network, precision, seed))
+        for seed in seeds
+        for network in NETWORKS
+        for precision in HEALTHY_PRECISIONS
+    ]
+    return [*jobs, *(Job(name, is_control=True) for name, _ in controls())]
+
+
+def run_jobs(jobs: Sequence[Job], folder: Path, *, processes: int) -> Iterator[Outcome]:
+    """Yield what became of each job, in their order; several processes run them."""
+    context = multiprocessing.get_context("spawn")  # ONNX Runtime has threads, which a fork would lose
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        yield from pool.map(_run, jobs, [folder] * len(jobs))
+
+
+def _run(job: Job, folder: Path) -> Outcome:
+    return job.run(folder)
 
 
 def train_missing(seeds: int) -> None:
@@ -205,6 +264,7 @@ def main(arguments: list[str]) -> int:
     """Run the campaign and print its table; return 0 if every fault is caught and nothing healthy refused."""
     parser = argparse.ArgumentParser(description="Take planted faults and healthy engines through the gates.")
     parser.add_argument("--seeds", type=int, default=10, help="healthy engines of so many seeds (default: 10)")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at the same time (default: 1)")
     parser.add_argument("--only", default="", help="only faults whose name has this word, and nothing healthy")
     parser.add_argument("--write", type=Path, help="write the table as Markdown")
     given = parser.parse_args(arguments)
@@ -212,26 +272,36 @@ def main(arguments: list[str]) -> int:
     if not given.only:
         train_missing(given.seeds)
     with tempfile.TemporaryDirectory(prefix="gate-check-") as folder:
-        bench = Bench(Path(folder))
         caught = []
-        for fault, outcome in run_faults(bench, faults):
+        jobs = [Job(fault.name) for fault in faults]
+        for fault, outcome in zip(faults, run_jobs(jobs, Path(folder), processes=given.jobs), strict=True):
             caught.append((fault, outcome))
             _print(
                 f"{'MISSED' if outcome.passed else 'caught':7} {fault.name:60} {outcome.seconds:5.1f} s  {outcome.by}"
+                + _say_layer(fault, outcome)
             )
         healthy = []
         if not given.only:
-            for name, outcome in run_healthy(bench, range(given.seeds)):
-                healthy.append((name, outcome))
+            jobs = healthy_jobs(range(given.seeds))
+            for job, outcome in zip(jobs, run_jobs(jobs, Path(folder), processes=given.jobs), strict=True):
+                healthy.append((job.name, outcome))
                 _print(
-                    f"{'passed' if outcome.passed else 'ALARM':7} {name:60} {outcome.seconds:5.1f} s  "
+                    f"{'passed' if outcome.passed else 'ALARM':7} {job.name:60} {outcome.seconds:5.1f} s  "
                     f"{outcome.by} {'' if outcome.passed else outcome.said}"
+                    + ("" if outcome.layer is None or outcome.layer.is_right else f"  [NAMED {outcome.layer.name}]")
                 )
     _print(summarise(caught, healthy))
     if given.write:
-        given.write.write_text(to_markdown(caught, healthy))
+        given.write.write_text(to_markdown(caught, healthy, seeds=given.seeds))
     is_good = all(not outcome.passed for _, outcome in caught) and all(outcome.passed for _, outcome in healthy)
-    return 0 if is_good else 1
+    return 0 if is_good and share_right([outcome for _, outcome in caught]) >= LEAST_RIGHT else 1
+
+
+def _say_layer(fault: Fault, outcome: Outcome) -> str:
+    if outcome.layer is None:
+        return ""
+    named = outcome.layer.name or "no layer"
+    return f"  [{named}]" if outcome.layer.is_right else f"  [WRONG: {named} for {fault.layer}: {outcome.layer.reason}]"
 
 
 def _print(line: str) -> None:

@@ -103,6 +103,8 @@ class Fault:
         layer: The node of the ONNX that is the first to give something wrong; empty where it is none (the reference,
             the golden set, the calibration).
         says: What happened, for the table.
+        is_network_right: Whether the ONNX is right as it is planted: a precision cannot hold it, or a converter is
+            faulty. The comparison of layers takes it for its reference then, else the healthy network.
     """
 
     kind: str
@@ -111,11 +113,17 @@ class Fault:
     plant: Change = field(repr=False)
     layer: str = ""
     says: str = ""
+    is_network_right: bool = False
 
     @property
     def name(self) -> str:
         """Return a name that a model can have."""
         return f"{self.kind}-{self.network}-{self.precision}".replace(" ", "-").lower()
+
+
+def plant(fault: Fault) -> Case:
+    """Return the faulty case."""
+    return fault.plant(healthy_case(fault.network, fault.precision))
 
 
 def healthy_case(network: str, precision: Precision, seed: int = 0) -> Case:

@@ -15,7 +15,8 @@ from modelreg.registry.errors import ModelregError
 from modelreg.registry.storage import s3_collection
 from modelreg.registry.storage.local import LocalStorage
 from modelreg.registry.storage.s3 import S3Storage
-from modelreg_testing.registry import ACTOR
+from modelreg_testing.postgresql import PostgresServer
+from modelreg_testing.registry import ACTOR, url_of
 from modelreg_testing.s3_server import LIMITS, S3Server, reopened
 from modelreg_testing.stock import ORPHAN, Stock, plan_of
 from modelreg_testing.storage_faults import counting_ops, failing_ops, in_child, killing_ops
@@ -44,7 +45,9 @@ def require_sound(stock: Stock) -> None:
     with stock.database() as database:
         doctor = Doctor(database=database, storage=stock.storage, actor=ACTOR)
         doctor.repair()
-        assert {finding.level for finding in doctor.examine()} == {Level.OK}
+        left = [finding for finding in doctor.examine() if finding.level is not Level.OK]
+        # What the collector was at may be nobody's any more, and still there: the next one removes it.
+        assert {(finding.level, finding.check) for finding in left} <= {(Level.WARNING, "orphans")}
 
 
 def require_finished(stock: Stock) -> None:
@@ -80,6 +83,18 @@ def test_killed_at_any_step_on_a_folder_nothing_needed_is_missing(template: Stoc
         assert in_child(lambda stock=stock, killed=killed: stock.collect(storage=killed)) in (-signal.SIGKILL, 0)  # type: ignore[misc]
         require_sound(stock)
         require_finished(stock)
+
+
+@pytest.mark.slow
+def test_so_it_is_with_the_database_on_a_server(postgres: PostgresServer, template: Stock, in_memory: Path) -> None:
+    total = len(steps_of(template, in_memory / "copy"))
+    for number in (total // 3, 2 * total // 3):  # every connection costs as much as a whole collection
+        with postgres.registry() as database:
+            stock = prepared(Stock.local(in_memory / str(number), database_url=url_of(database)))
+            killed = LocalStorage(stock.folder / "store", ops=killing_ops(number))
+            assert in_child(lambda stock=stock, killed=killed: stock.collect(storage=killed)) == -signal.SIGKILL  # type: ignore[misc]
+            require_sound(stock)
+            require_finished(stock)
 
 
 @pytest.mark.slow

@@ -22,7 +22,8 @@ from modelreg.registry.promotion import RollbackRequest
 from modelreg.registry.releasing import Releases
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.storage.s3 import S3Storage
-from modelreg_testing.registry import ACTOR
+from modelreg_testing.postgresql import PostgresServer
+from modelreg_testing.registry import ACTOR, url_of
 from modelreg_testing.s3_server import LIMITS, S3Server
 from modelreg_testing.stock import CHANNEL, ORPHAN, Stock, Stop, digest, plan_of, stopping
 from modelreg_testing.storage_faults import exit_code, start_child
@@ -202,6 +203,18 @@ def test_who_meets_a_collector_is_served_or_refused_and_never_cheated(
 @pytest.mark.parametrize(("action", "succeeds"), [(register, True), (promote, True), (rollback, False)])
 def test_so_it_is_in_s3_where_there_is_no_lock(remote: Stock, action: Action, succeeds: bool) -> None:
     require_meeting(remote, action, TAKEN, succeeds=succeeds)
+
+
+@pytest.mark.parametrize(
+    ("action", "point", "succeeds"),
+    [(rebuild, TAKEN, True), (promote, TAKEN, True), (promote, REMOVING, False), (rollback, TAKEN, False)],
+)
+def test_so_it_is_with_the_database_on_a_server(
+    postgres: PostgresServer, in_memory: Path, action: Action, point: str, succeeds: bool
+) -> None:
+    with postgres.registry() as database:
+        stock = prepared(Stock.local(in_memory, database_url=url_of(database)))
+        require_meeting(stock, action, point, succeeds=succeeds)
 
 
 def rollback_without_database(stock: Stock, storage: Storage) -> object:

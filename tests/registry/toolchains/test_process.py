@@ -86,6 +86,7 @@ def test_particulars_that_are_no_object_are_left_out(worker: Worker, details: st
     with pytest.raises(WorkerJobError, match="odd") as caught:
         worker.call("garbage", {"text": f'{{"kind":"error","message":"odd","details":{details}}}\n'}, timeout_s=30)
     assert caught.value.remote_details == {}
+    worker.kill()  # the job sleeps on
 
 
 @pytest.mark.parametrize(("given", "fraction"), [('"half"', None), ("NaN", None), ("1" + "0" * 400, None), ("1", 1)])

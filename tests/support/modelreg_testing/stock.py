@@ -47,11 +47,12 @@ def digest(data: bytes) -> str:
 
 
 class Stock:
-    """A database in a folder, and a store: `make_storage` opens it as another process would."""
+    """A database, in a folder unless a server's is named, and a store: `make_storage` opens it as others would."""
 
-    def __init__(self, folder: Path, make_storage: Callable[[], Storage]) -> None:
+    def __init__(self, folder: Path, make_storage: Callable[[], Storage], *, database_url: str | None = None) -> None:
         self.folder = folder
         self.make_storage = make_storage
+        self.database_url = database_url
 
     @classmethod
     def create(cls, folder: Path, make_storage: Callable[[], Storage]) -> Stock:
@@ -61,9 +62,11 @@ class Stock:
         return cls(folder, make_storage)
 
     @classmethod
-    def local(cls, folder: Path) -> Stock:
-        """Return a new registry with its store in the same folder."""
+    def local(cls, folder: Path, *, database_url: str | None = None) -> Stock:
+        """Return a new registry with its store in a folder, and its database there or, empty, on a server."""
         LocalStorage.create(folder / "store")
+        if database_url is not None:
+            return cls(folder, lambda: LocalStorage(folder / "store"), database_url=database_url)
         return cls.create(folder, lambda: LocalStorage(folder / "store"))
 
     def copy_to(self, folder: Path) -> Stock:
@@ -80,7 +83,7 @@ class Stock:
 
     def database(self) -> Database:
         """Return the database, opened anew."""
-        return Database.open(sqlite_url(self.folder / "registry.db"), timeout_s=20.0)
+        return Database.open(self.database_url or sqlite_url(self.folder / "registry.db"), timeout_s=20.0)
 
     # -- what users do -------------------------------------------------------------------------------------
     def register(self, number: int, *, model: str = "lenet") -> VersionRecord:

@@ -58,6 +58,7 @@ def compare(
     every_node: bool = False,
     candidate: onnx.ModelProto | None = None,
     most: int = 8,
+    **more: Any,
 ) -> LayerReport:
     one = save(source, folder / "source" / "model.onnx")
     other = save(candidate or source, folder / "candidate" / "model.onnx")
@@ -72,6 +73,7 @@ def compare(
             overrides=overrides or {},
             every_node=every_node,
             most=most,
+            **more,
         )
 
 
@@ -262,3 +264,62 @@ def test_a_node_that_is_added_to_nothing_is_no_layer(tmp_path: Path, golden: Pat
     made.graph.node.insert(0, helper.make_node("Identity", ["c1.bias"], ["idle"], name="idle"))
     found = compare(tmp_path, golden, made, every_node=True)
     assert "idle" not in [row.row.name for row in found.rows]
+
+
+# -- behind the last module, and in some samples or runs alone ----------------------------------------------
+def behind(made: onnx.ModelProto, nodes: list[onnx.NodeProto], **weights: Any) -> onnx.ModelProto:
+    """Put nodes between `scores`, which the last layer gives now, and the output."""
+    last = made.graph.node[-1]
+    assert list(last.output) == ["logits"]
+    last.output[0] = "scores"
+    made.graph.node.extend(nodes)
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items())
+    return made
+
+
+def halved(made: onnx.ModelProto) -> onnx.ModelProto:
+    return behind(made, [helper.make_node("Mul", ["scores", "half"], ["logits"], name="half")], half=np.float32(0.5))
+
+
+def weaker_in_large_runs(made: onnx.ModelProto) -> onnx.ModelProto:
+    """Multiply the scores by 0.9 in runs of more than 60 samples."""
+    nodes = [
+        helper.make_node("Shape", ["scores"], ["shape"], name="shape"),
+        helper.make_node("Gather", ["shape", "first"], ["rows"], name="rows"),
+        helper.make_node("Greater", ["rows", "limit"], ["is_large"], name="is_large"),
+        helper.make_node("Mul", ["scores", "factor"], ["weaker"], name="weaker"),
+        helper.make_node("Where", ["is_large", "weaker", "scores"], ["logits"], name="where"),
+    ]
+    return behind(made, nodes, first=np.array(0), limit=np.array(60), factor=np.float32(0.9))
+
+
+def test_what_is_done_to_an_output_behind_the_last_module_is_found_by_the_golden_sets_own_values(
+    tmp_path: Path, golden: Path
+) -> None:
+    found = compare(tmp_path, golden, halved(model()))
+    assert found.diagnosis.first_bad == "logits"
+    assert {name: str(state.value) for name, state in found.diagnosis.states.items() if state.value != "ok"} == {
+        "logits": "born"
+    }
+    assert found.rows[-1].sqnr_db == pytest.approx(6.02, abs=0.01)
+
+
+def test_the_worst_samples_are_among_those_that_are_looked_at(tmp_path: Path, golden: Path) -> None:
+    assert {16, 8}.isdisjoint(compare(tmp_path / "plain", golden, model(), most=4).samples)
+    found = compare(tmp_path / "worst", golden, model(), most=4, worst=(16, 3, 8, 24))
+    assert {16, 8} < {*found.samples}  # half of them are the worst; nothing was kept of sample 3
+    assert len(found.samples) == 4
+    assert 24 not in found.samples
+
+
+def test_what_is_wrong_in_large_runs_alone_is_found_by_comparing_the_engine_with_itself(
+    tmp_path: Path, golden: Path
+) -> None:
+    unnoticed = compare(tmp_path / "golden", golden, weaker_in_large_runs(model()))
+    assert (unnoticed.diagnosis.first_bad, unnoticed.to_json()["batch"]) == ("", None)
+    found = compare(tmp_path / "large", golden, weaker_in_large_runs(model()), batch=64)
+    assert (found.diagnosis.first_bad, found.reference, found.to_json()["batch"]) == ("logits", "itself", 64)
+    assert [row.row.name for row in found.bad] == ["logits"]
+    assert found.rows[-1].sqnr_db == pytest.approx(20.0, abs=0.01)
+    small = compare(tmp_path / "small", golden, weaker_in_large_runs(model()), batch=3)  # fewer than are looked at
+    assert small.diagnosis.first_bad == ""

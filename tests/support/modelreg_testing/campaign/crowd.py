@@ -8,13 +8,14 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from modelreg.config.settings import Home
-from modelreg.registry.database import Database, sqlite_url
+from modelreg.registry.database import Database
 from modelreg.registry.errors import (
     ActivationConflictError,
     ActivationUnknownError,
@@ -56,12 +57,44 @@ class Crowd:
     apart: bool = False
 
 
-def sqlite(place: Place) -> Database:
-    """Open the registry's database; another server is one more row of `DATABASES`."""
-    return Database.open(sqlite_url(place.database), timeout_s=PATIENCE_S)
+@dataclass(frozen=True)
+class CrowdDatabase:
+    """What a crowd writes to: its URL, and what gives it as a file of SQLite for the checker."""
+
+    url: str
+    as_file: Callable[[], Path]
 
 
-DATABASES: dict[str, Callable[[Place], Database]] = {"SQLite": sqlite}
+@contextmanager
+def sqlite(place: Place) -> Iterator[CrowdDatabase]:
+    """Give the registry's own file."""
+    yield CrowdDatabase(f"sqlite:///{place.database}", lambda: place.database)
+
+
+@contextmanager
+def postgresql(place: Place) -> Iterator[CrowdDatabase]:
+    """Give a server of its own with a copy of the registry, which its `config.toml` names."""
+    from modelreg_testing import postgresql as servers
+
+    def as_file() -> Path:
+        must(place, "db", "copy", "--to", place.folder / "copied.db")
+        return place.folder / "copied.db"
+
+    with (
+        tempfile.TemporaryDirectory(prefix="modelreg-crowd-") as folder,
+        servers.postgresql(Path(folder)) as server,
+        server.new_database() as database,
+    ):
+        must(place, "db", "copy", "--to", database.url)
+        with (place.home / "config.toml").open("a", encoding="utf-8") as config:
+            config.write(f'\n[database]\nurl = "{database.url}"\n')
+        yield CrowdDatabase(database.url, as_file)
+
+
+DATABASES: dict[str, Callable[[Place], AbstractContextManager[CrowdDatabase]]] = {
+    "SQLite": sqlite,
+    "PostgreSQL": postgresql,
+}
 
 
 def run_crowd(template: Template, crowd: Crowd, *, database: str = "SQLite") -> Tally:
@@ -70,23 +103,23 @@ def run_crowd(template: Template, crowd: Crowd, *, database: str = "SQLite") -> 
     how = ", a lock folder each" if crowd.apart else ""
     what = f"{crowd.writers} writers, {crowd.readers} readers, {crowd.seconds:g} s, {database}{how}"
     tally = Tally("crowd", what, template.store)
-    with template.copy(f"crowd-{os.getpid()}") as place:
+    with template.copy(f"crowd-{os.getpid()}") as place, DATABASES[database](place) as written:
         reports = place.folder / "reports"
         reports.mkdir()
         end = time.monotonic() + crowd.seconds
+        url = written.url
         readers = [
             start_child(partial(_read, place, reports / f"reader-{number}.json", end))
             for number in range(crowd.readers)
         ]
-        connect = DATABASES[database]
         writers = [
-            start_child(partial(_write, place, reports, number, end=end, apart=crowd.apart, connect=connect))
+            start_child(partial(_write, place, reports, number, end=end, apart=crowd.apart, url=url))
             for number in range(crowd.writers)
         ]
         codes = [exit_code(child) for child in (*readers, *writers)]
         try:
             require(set(codes) == {0}, "crowd", f"processes ended with {codes}")
-            _judge(place, reports, tally)
+            _judge(place, reports, tally, as_file=written.as_file)
         except (Broken, AssertionError, OSError, ValueError) as error:
             tally.count("VIOLATION")
             tally.violations.append(f"[{template.store}] {what}: {str(error)[:600]}")
@@ -95,16 +128,14 @@ def run_crowd(template: Template, crowd: Crowd, *, database: str = "SQLite") -> 
 
 
 # -- writers ---------------------------------------------------------------------------------------------------
-def _write(
-    place: Place, reports: Path, number: int, *, end: float, apart: bool, connect: Callable[[Place], Database]
-) -> None:
+def _write(place: Place, reports: Path, number: int, *, end: float, apart: bool, url: str) -> None:
     if apart:
         tempfile.tempdir = tempfile.mkdtemp(dir=place.folder)
     actor = f"writer-{number:02}"
     told: list[list[object]] = []
     chance = random.Random(number)
     storage = open_storage(Home(place.home).store_url)
-    with connect(place) as database:
+    with Database.open(url, timeout_s=PATIENCE_S) as database:
         releases = Releases(database=database, storage=storage, actor=actor, lock_timeout_s=PATIENCE_S)
         while time.monotonic() < end or not told:
             told.append(_move(releases, storage, chance))
@@ -173,7 +204,7 @@ def _bytes(path: Path) -> bytes | None:
 
 
 # -- the verdict -----------------------------------------------------------------------------------------------
-def _judge(place: Place, reports: Path, tally: Tally) -> None:
+def _judge(place: Place, reports: Path, tally: Tally, *, as_file: Callable[[], Path]) -> None:
     raw = place.objects()
     store = check_objects(raw)
     channel = store.channels[f"{MODEL}@{CHANNEL}"]
@@ -201,7 +232,7 @@ def _judge(place: Place, reports: Path, tally: Tally) -> None:
     must(place, "doctor", "--fix")
     must(place, "doctor")
     settled = check_objects(place.objects())
-    database = check_database(place.database)
+    database = check_database(as_file())
     check_settled(settled, database)
     tally.notes.append(f"generations {started_at + 1} to {max(history)}, each with one winner")
 

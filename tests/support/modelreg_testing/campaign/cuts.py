@@ -78,7 +78,7 @@ def _register(root: Path, ops: FileOps) -> None:
 
 
 def _is_registered(root: Path) -> bool:
-    return len(check_store(root / "store").blobs) == 2
+    return len(check_store(root / "store").blobs) == 3  # the model, its external data, and the list of both
 
 
 def _make_host(root: Path) -> None:
