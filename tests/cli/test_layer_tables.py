@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -110,3 +111,17 @@ def test_the_table_has_one_line_a_layer_in_order(capsys: pytest.CaptureFixture[s
     assert "lost" in text
     assert "25 %" in text
     assert "-1 … 2" in text
+
+
+def test_the_heading_says_what_is_compared_with_and_a_relu_that_was_drawn_in_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    layer = measured("c1", 40.0, 40.0)
+    drawn = replace(layer, row=replace(layer.row, through_relu=True))
+    print_layers(report(drawn), name="engine 2", no_color=True)
+    print_layers(report(layer, reference="itself", batch=64), name="engine 2", no_color=True)
+    said = capsys.readouterr().out
+    assert "layers of engine 2 against PyTorch, 2 samples, bad below 15 dB" in said
+    assert "layers of engine 2 against itself in the golden set's runs, at batch 64, 2 samples" in said
+    assert "c1 + Relu" in said
