@@ -279,6 +279,7 @@ def test_a_lease_is_held_on_what_answers_and_given_back(store: LocalStorage) -> 
 
 def test_nothing_is_left_after_many_swaps(store: LocalStorage) -> None:
     activate_plan(store, adder(1))
+    others = set(children())
     with serve(store) as model, Clients(model, number=2).asking() as clients:
 
         def swap_until(last: int, first: int) -> tuple[int, int]:
@@ -296,24 +297,25 @@ def test_nothing_is_left_after_many_swaps(store: LocalStorage) -> None:
     assert later_threads == threads
     assert open_files() <= files
     assert later_memory - memory < 32 << 20
-    assert children() == []
+    assert set(children()) <= others
 
 
 def test_an_engine_whose_process_is_killed_is_started_again(store: LocalStorage) -> None:
     activate_plan(store, adder(1))
     heard: list[Alarm] = []
+    others = set(children())
     with serve(store, options=ServingOptions(isolate=True), on_alarm=heard.append) as model:
-        (pid,) = children()
+        (pid,) = set(children()) - others
         os.kill(int(pid), signal.SIGKILL)
         with pytest.raises(WorkerError):
             model.infer({"x": X})
         assert model.infer({"x": X})["y"].tolist() == [[1.0] * 3] * 2  # it waited for the new one
         assert [alarm.kind for alarm in heard] == [AlarmKind.DIED]
-        assert model.state().alarms == ()
+        eventually(lambda: model.state().alarms == ())
         activate_plan(store, crashing())
         eventually(lambda: len(heard) == 2)
         assert model.infer({"x": X}).generation == 1
-    assert children() == []
+    assert set(children()) <= others
 
 
 def test_asyncio_goes_on_while_engines_work(store: LocalStorage) -> None:

@@ -69,6 +69,7 @@ def test_promotes_and_rollbacks_under_load_fail_no_request_and_mix_no_answer(len
         for thread in threads:
             thread.start()
         try:
+            eventually(lambda: failed or found)
             for number, words in enumerate(
                 [
                     ("rollback", "lenet", "--channel", "production"),
@@ -80,7 +81,7 @@ def test_promotes_and_rollbacks_under_load_fail_no_request_and_mix_no_answer(len
             ):
                 done = lenet.cli(*words)
                 assert done.code == 0, done.err
-                eventually(lambda: model.served.generation == number)  # noqa: B023 - asked before the next
+                eventually(lambda: failed or found[-1][0] == number)  # noqa: B023 - asked before the next
         finally:
             over.set()
             for thread in threads:
