@@ -132,6 +132,7 @@ def open_session(path: str, *, threads: Optional[int] = None, target: str = "cpu
     Raises:
         RuntimeError: The plan is for a GPU, and this ONNX Runtime does not run it there.
     """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it counts where this is the first import of the process
     import onnxruntime
 
     if target == "cpu":

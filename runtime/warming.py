@@ -120,7 +120,7 @@ class GoldenSmokeTest:
         limit: The largest error, as RMS of the difference over RMS of the answer; 0.1 is 20 dB.
     """
 
-    def __init__(self, path: Path, *, samples: int = 16, limit: float = 0.1) -> None:
+    def __init__(self, path: Path | str, *, samples: int = 16, limit: float = 0.1) -> None:
         with open_tensor_set(Path(path)) as golden:
             names = list(golden.tensors)
             rows = {name: min(samples, golden.tensors[name].rows) for name in names}
