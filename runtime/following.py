@@ -122,13 +122,16 @@ def hold_nothing(_pointer: Pointer) -> None:
 
 @contextmanager
 def _advising() -> Iterator[None]:
-    """Replace the hint to verify, which a host without a registry cannot follow."""
+    """Say where a hint to verify or to call the doctor can be followed: not on a host without a registry."""
     try:
         yield
     except IntegrityError as error:
-        if error.hint() != IntegrityError.default_hint:
-            raise
-        raise IntegrityError(str(error), hint=_DAMAGED_HINT) from None
+        if error.hint() == IntegrityError.default_hint:
+            raise IntegrityError(str(error), hint=_DAMAGED_HINT) from None
+        if "`modelreg doctor" in error.hint():
+            hint = f"Where the registry is, {error.hint().rstrip('.')}; what is current here stays so."
+            raise IntegrityError(str(error), hint=hint) from None
+        raise
 
 
 @dataclass(kw_only=True)

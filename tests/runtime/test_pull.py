@@ -407,7 +407,10 @@ def test_a_hint_for_what_is_damaged_can_be_followed_on_this_host(local: LocalSto
     overwrite(local.root / "channels" / "lenet" / "production" / "pointer.json", b"{}")
     with pytest.raises(IntegrityError, match="cannot be read") as caught:
         pull(local, tmp_path / "into")
-    assert "where the registry is" in caught.value.hint()
+    assert caught.value.hint() == (
+        "Where the registry is, `modelreg doctor --fix --roll-forward lenet@production` puts the newest of its history"
+        " there; what is current here stays so."
+    )
 
 
 @pytest.mark.parametrize(
