@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from modelreg_testing.gpu_lab import Lab
+from modelreg_testing.gpu_lab import Lab, require_time
 
 pytestmark = pytest.mark.gpu
+
+NEEDED_S = 45.0  # a build, and two runs
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 def test_every_layer_of_lenet_is_seen_and_none_is_bad(lab: Lab, precision: str) -> None:
+    require_time(NEEDED_S)
     entry = lab.recorder.engine("lenet", precision)
     done = lab.modelreg("validate", "lenet:1", "--engine", entry["id"], "--layers", "--json")
     (validation,) = done.document["validations"]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import time
-
 import pytest
 
 from modelreg_testing.checkout import ROOT
-from modelreg_testing.gpu_lab import Lab
+from modelreg_testing.gpu_lab import Lab, require_time
 
 pytestmark = pytest.mark.gpu
 
-NEEDED_S = 50.0
+NEEDED_S = 65.0
 IMPLICIT = ("--precision", "int8", "--implicit-calibration", "--json")
 
 
@@ -20,6 +17,7 @@ IMPLICIT = ("--precision", "int8", "--implicit-calibration", "--json")
 def _needs_tensorrt(lab: Lab) -> None:
     if lab.setting.is_rehearsal:
         pytest.skip("ONNX Runtime has no implicit calibration")
+    require_time(NEEDED_S)
 
 
 def test_implicit_calibration_of_resnet18_passes_only_if_its_outputs_are_right(lab: Lab) -> None:
@@ -63,9 +61,6 @@ def test_implicit_int8_of_lenet_is_built_only_if_a_layer_became_int8(lab: Lab) -
 
 
 def test_fp16_is_in_every_layer_of_lenet_where_it_is_preferred(lab: Lab) -> None:
-    left_s = float(os.environ.get("MODELREG_GPU_UNTIL", "inf")) - time.time()
-    if left_s < NEEDED_S:
-        pytest.skip(f"{left_s:.0f} s are left, and it may take {NEEDED_S:.0f} s")
     words = ("--precision", "fp16", "--precisionConstraints", "prefer", "--json")
     built = lab.modelreg("build", "lenet:1", *words, *lab.setting.build_words)
     (cell,) = built.document["cells"]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 
 import pytest
 
 from modelreg_testing.checkout import ROOT
-from modelreg_testing.gpu_lab import Lab
+from modelreg_testing.gpu_lab import Lab, require_time
 from modelreg_testing.gpu_latency import PRECISIONS, time_engines, timed
 
 pytestmark = pytest.mark.gpu
@@ -36,17 +34,11 @@ def test_the_example_is_torchvision_s_own_resnet(arch: str) -> None:
         assert torch.equal(ours(image), theirs(image))
 
 
-def require_time(lab: Lab) -> None:
-    if lab.setting.is_rehearsal:
-        pytest.skip("the rehearsal stops at ResNet-18")
-    left_s = float(os.environ.get("MODELREG_GPU_UNTIL", "inf")) - time.time()
-    if left_s < NEEDED_S:
-        pytest.skip(f"{left_s:.0f} s are left, and it may take {NEEDED_S:.0f} s")
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_resnet50_is_built_and_passes_every_gate(lab: Lab, precision: str) -> None:
-    require_time(lab)
+    if lab.setting.is_rehearsal:
+        pytest.skip("the rehearsal stops at ResNet-18")
+    require_time(NEEDED_S)
     folder = lab.folder / "resnet50"
     if not folder.exists():
         lab.make_resnet("resnet50", "--samples", 64, "--calibration-samples", 64)

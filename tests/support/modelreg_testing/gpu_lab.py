@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from modelreg.config.settings import Home
 from modelreg.registry.storage.open import open_storage
 from modelreg_testing.checkout import ROOT
@@ -78,6 +80,13 @@ def read_setting(environment: Mapping[str, str]) -> Setting:
     device = "cuda" if toolchain else "cpu"
     tactics = environment.get("MODELREG_GPU_TACTICS", "none")
     return Setting(results=Path(results), target=target, device=device, toolchain=toolchain, tactics=tactics)
+
+
+def require_time(needed_s: float) -> None:
+    """Skip what the script's limit would cut off: what comes first is what counts."""
+    left_s = float(os.environ.get("MODELREG_GPU_UNTIL", "inf")) - time.time()
+    if left_s < needed_s:
+        pytest.skip(f"{left_s:.0f} s are left, and it may take {needed_s:.0f} s")
 
 
 class Recorder:
