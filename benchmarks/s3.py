@@ -14,12 +14,15 @@ import argparse
 import hashlib
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from modelreg.registry.storage.s3 import S3Storage
 from modelreg.registry.storage.s3_limits import S3Limits
