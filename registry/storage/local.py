@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -18,16 +17,16 @@ from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import BlobInfo, News, Progress, no_progress
 from modelreg.registry.storage.layout import Layout
 from modelreg.registry.storage.local_notes import LocalNotes
-from modelreg.registry.storage.marks import Mark, MarkedKind, Marks
-from modelreg.registry.storage.notes import MayTake, Note, NoteInfo
+from modelreg.registry.storage.marks import Marks
+from modelreg.registry.storage.noted import NotedStorage
 from modelreg.registry.storage.releases import LocalReleases
-from modelreg.registry.storage.rules import manifest_files, no_pointer
+from modelreg.registry.storage.rules import no_pointer
 
 if TYPE_CHECKING:
     from modelreg.registry.storage.leftovers import Leftover
 
 
-class LocalStorage:
+class LocalStorage(NotedStorage):
     """`Storage` below a folder.
 
     Nothing is cached but which folders are known to be durable: another process may change the store at any time.
@@ -39,6 +38,10 @@ class LocalStorage:
     Raises:
         StorageError: There is no store, or one of a format that this program does not know.
     """
+
+    _blobs: LocalBlobs
+    _releases: LocalReleases
+    _collection: LocalCollection
 
     def __init__(self, root: Path, *, ops: FileOps | None = None) -> None:
         layout = Layout(root, FileOps() if ops is None else ops)
@@ -161,47 +164,7 @@ class LocalStorage:
         """Yield the digest of every published release."""
         return self._releases.iterate()
 
-    # -- notes ---------------------------------------------------------------------------------------------
-    def store_time(self) -> datetime:
-        """Return what time it is by the store's clock."""
-        return self._notes.store_time()
-
-    def list_notes(self, folder: str) -> Iterator[NoteInfo]:
-        """Yield the notes below a folder, in no order."""
-        return self._notes.list_notes(folder)
-
-    def read_note(self, name: str) -> Note | None:
-        """Return a note, or None if it is not there."""
-        return self._notes.read_note(name)
-
-    def write_note(self, name: str, data: bytes, *, replaces: Note | None) -> bool:
-        """Write a note in place of `replaces`; return False, and do nothing, if another is there."""
-        return self._notes.write_note(name, data, replaces=replaces)
-
-    def remove_note(self, name: str) -> None:
-        """Remove a note, whatever it says; nothing happens where there is none."""
-        self._notes.remove_note(name)
-
     # -- collection ----------------------------------------------------------------------------------------
-    def keep_blob(self, digest: str) -> bool:
-        """Return whether a blob is there; if it is, no collector that has marked it removes it now."""
-        self._marks.claim(MarkedKind.BLOB, digest)
-        return self._blobs.has_blob(digest)
-
-    def keep_release(self, release: str) -> None:
-        """See to it that no collector removes a release and its blobs; raises NotFoundError where one has."""
-        self._marks.claim_release(release)
-        for file in manifest_files(self._releases.read_manifest(release), where=f"of release {release}"):
-            self._marks.claim(MarkedKind.BLOB, file.digest)
-
-    def find_swept(self, release: str) -> Mark | None:
-        """Return what a collector noted of a release that it removed."""
-        return self._marks.find_swept(release)
-
-    def collecting(self, *, timeout_s: float) -> AbstractContextManager[MayTake]:
-        """Be the only collector of the store, as far as locks reach; raise `BusyError` after `timeout_s`."""
-        return self._collection.collecting(timeout_s=timeout_s)
-
     def delete_blob(self, digest: str) -> None:
         """Remove a blob."""
         self._collection.delete_blob(digest)

@@ -21,9 +21,9 @@ from modelreg.registry.errors import StorageError, StoreAbsentError, StoreFormat
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage.interface import BlobInfo, News, Progress, no_progress
 from modelreg.registry.storage.layout import FORMAT, FORMAT_NAME
-from modelreg.registry.storage.marks import Mark, MarkedKind, Marks
-from modelreg.registry.storage.notes import MayTake, Note, NoteInfo
-from modelreg.registry.storage.rules import check_digest, manifest_files
+from modelreg.registry.storage.marks import Marks
+from modelreg.registry.storage.noted import NotedStorage
+from modelreg.registry.storage.rules import check_digest
 from modelreg.registry.storage.s3_blobs import S3Blobs
 from modelreg.registry.storage.s3_channels import S3Channels
 from modelreg.registry.storage.s3_client import OnStep, S3Client, nothing
@@ -58,7 +58,7 @@ class Quirks:
         return cls(bare_etags=bool(body.get("bare_etags")), checks_parts=bool(body.get("checks_parts")))
 
 
-class S3Storage:
+class S3Storage(NotedStorage):
     """`Storage` below a prefix of a bucket.
 
     Args:
@@ -69,6 +69,10 @@ class S3Storage:
     Raises:
         StorageError: There is no store, one of a format that this program does not know, or it cannot be reached.
     """
+
+    _blobs: S3Blobs
+    _releases: S3Releases
+    _collection: S3Collection
 
     def __init__(self, location: S3Location, *, limits: S3Limits | None = None, on_step: OnStep = nothing) -> None:
         client = S3Client(location, limits or S3Limits(), on_step=on_step)
@@ -236,47 +240,7 @@ class S3Storage:
         """Yield the digest of every published release."""
         return self._releases.iterate()
 
-    # -- notes ---------------------------------------------------------------------------------------------
-    def store_time(self) -> datetime:
-        """Return what time it is by the store's clock."""
-        return self._notes.store_time()
-
-    def list_notes(self, folder: str) -> Iterator[NoteInfo]:
-        """Yield the notes below a folder, in no order."""
-        return self._notes.list_notes(folder)
-
-    def read_note(self, name: str) -> Note | None:
-        """Return a note, or None if it is not there."""
-        return self._notes.read_note(name)
-
-    def write_note(self, name: str, data: bytes, *, replaces: Note | None) -> bool:
-        """Write a note in place of `replaces`; return False, and do nothing, if another is there."""
-        return self._notes.write_note(name, data, replaces=replaces)
-
-    def remove_note(self, name: str) -> None:
-        """Remove a note, whatever it says; nothing happens where there is none."""
-        self._notes.remove_note(name)
-
     # -- collection ----------------------------------------------------------------------------------------
-    def keep_blob(self, digest: str) -> bool:
-        """Return whether a blob is there; if it is, no collector that has marked it removes it now."""
-        self._marks.claim(MarkedKind.BLOB, digest)
-        return self._blobs.has_blob(digest)
-
-    def keep_release(self, release: str) -> None:
-        """See to it that no collector removes a release and its blobs; raises NotFoundError where one has."""
-        self._marks.claim_release(release)
-        for file in manifest_files(self._releases.read_manifest(release), where=f"of release {release}"):
-            self._marks.claim(MarkedKind.BLOB, file.digest)
-
-    def find_swept(self, release: str) -> Mark | None:
-        """Return what a collector noted of a release that it removed."""
-        return self._marks.find_swept(release)
-
-    def collecting(self, *, timeout_s: float) -> AbstractContextManager[MayTake]:
-        """Be the only collector of the store, as far as locks reach; raise `BusyError` after `timeout_s`."""
-        return self._collection.collecting(timeout_s=timeout_s)
-
     def delete_blob(self, digest: str) -> None:
         """Remove a blob."""
         self._blobs.delete(digest)

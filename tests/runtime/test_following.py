@@ -24,7 +24,7 @@ from modelreg.registry.storage.s3 import S3Storage
 from modelreg.runtime.following import follow, next_wait_s, pull_once
 from modelreg.runtime.pull import PullFolder
 from modelreg.runtime.pull_request import Pulled
-from modelreg_testing.pulls import REQUEST, From, activate, blob_of, check_folder, pull, released
+from modelreg_testing.pulls import REQUEST, SPOILED, From, activate, blob_of, check_folder, pull, released
 from modelreg_testing.s3_server import BUCKET, LIMITS, S3Server
 from modelreg_testing.storage import pointer_after
 from modelreg_testing.storage_faults import overwrite
@@ -259,18 +259,7 @@ def test_waits_differ_a_little() -> None:
     assert 4 <= min(waits) <= max(waits) <= 6
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda root: overwrite(root / "current" / "cpu" / "plan", b""),
-        lambda root: overwrite(root / "current" / "manifest.json", b"{}"),
-        lambda root: (root / "current").unlink(),
-        lambda root: ((root / "current").unlink(), (root / "current").symlink_to("releases")),
-        lambda root: (root / "state.json").write_text("nonsense"),
-        lambda root: (root / "state.json").write_text('{"txn": "other"}'),
-        lambda root: shutil.rmtree(root / "releases"),
-    ],
-)
+@pytest.mark.parametrize("spoil", SPOILED)
 def test_following_looks_again_at_what_is_no_longer_complete(
     local: LocalStorage, tmp_path: Path, spoil: Callable[[Path], object]
 ) -> None:

@@ -29,7 +29,7 @@ from modelreg.registry.storage.s3 import S3Storage
 from modelreg.runtime.following import preview_pull, pull_once
 from modelreg.runtime.pull import PullFolder
 from modelreg.runtime.pull_request import choose_engines
-from modelreg_testing.pulls import REQUEST, From, activate, blob_of, check_folder, pull, released
+from modelreg_testing.pulls import REQUEST, SPOILED, From, activate, blob_of, check_folder, pull, released
 from modelreg_testing.records import make_engine, make_version
 from modelreg_testing.s3_server import BUCKET, LIMITS, READER, S3Server, reopened
 from modelreg_testing.storage import MemoryStorage, pointer_after
@@ -413,18 +413,7 @@ def test_a_hint_for_what_is_damaged_can_be_followed_on_this_host(local: LocalSto
     )
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda root: overwrite(root / "current" / "cpu" / "plan", b""),
-        lambda root: overwrite(root / "current" / "manifest.json", b"{}"),
-        lambda root: (root / "current").unlink(),
-        lambda root: ((root / "current").unlink(), (root / "current").symlink_to("releases")),
-        lambda root: (root / "state.json").write_text("{}"),
-        lambda root: (root / "state.json").write_text("nonsense"),
-        lambda root: shutil.rmtree(root / "releases"),
-    ],
-)
+@pytest.mark.parametrize("spoil", SPOILED)
 def test_what_is_no_longer_complete_is_looked_at_again(
     local: LocalStorage, tmp_path: Path, spoil: Callable[[Path], object]
 ) -> None:

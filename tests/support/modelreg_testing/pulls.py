@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +19,25 @@ from modelreg.runtime.pull import PullFolder
 from modelreg.runtime.pull_request import Pulled, PullRequest
 from modelreg_testing.records import TRT, make_engine, make_version
 from modelreg_testing.storage import pointer_after, stored_files
+from modelreg_testing.storage_faults import overwrite
+
+
+def _lead_elsewhere(link: Path) -> None:
+    link.unlink()
+    link.symlink_to("releases")
+
+
+SPOILED: tuple[Callable[[Path], object], ...] = (
+    lambda root: overwrite(root / "current" / "cpu" / "plan", b""),
+    lambda root: overwrite(root / "current" / "manifest.json", b"{}"),
+    lambda root: (root / "current").unlink(),
+    lambda root: _lead_elsewhere(root / "current"),
+    lambda root: (root / "state.json").write_text("{}"),
+    lambda root: (root / "state.json").write_text("nonsense"),
+    lambda root: (root / "state.json").write_text('{"txn": "other"}'),
+    lambda root: shutil.rmtree(root / "releases"),
+)
+"""What makes a folder that `pull` filled incomplete, each in another way."""
 
 REQUEST = PullRequest(store_url="here", model="lenet", channel="production", host_targets=("sm_90", "cpu"))
 
