@@ -61,7 +61,7 @@ def build_cell(
     existing = find_reusable(prepared, database=database, storage=storage)
     if existing is not None:
         return CellOutcome(engine=existing, reused=True, warnings=prepared.warnings)
-    known = KnownMaterials.look_up(prepared.recipe, request.cell.version, database)
+    known = KnownMaterials.look_up(request.cell.version, database, recipe=prepared.recipe)
     began = time.monotonic()
     with scratch_folder("build") as folder:
         files = CellFiles.create(folder)

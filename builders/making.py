@@ -124,7 +124,7 @@ def make_trial(request: CellRequest, *, database: Database, storage: Storage, pr
         WorkerError: A child crashed, hung, or spoke garbage.
     """
     prepared = prepare_cell(request)
-    known = KnownMaterials.look_up(prepared.recipe, request.cell.version, database)
+    known = KnownMaterials.look_up(request.cell.version, database, recipe=prepared.recipe)
     began = time.monotonic()
     with scratch_folder("trial") as folder:
         plan = make_plan(prepared, CellFiles.create(folder), known, storage, progress)

@@ -39,12 +39,12 @@ class KnownMaterials:
     golden_samples: int = 0
 
     @classmethod
-    def look_up(cls, recipe: Recipe, version: VersionRecord, database: Database) -> KnownMaterials:
-        """Ask the database."""
+    def look_up(cls, version: VersionRecord, database: Database, *, recipe: Recipe | None = None) -> KnownMaterials:
+        """Ask the database; without a recipe, not for a variant."""
         with database.read() as connection:
             golden = golden_sets.newest_golden_set(connection, version_id=version.id)
             variant = None
-            if recipe.variant is not None:
+            if recipe is not None and recipe.variant is not None:
                 variant = engines.find_variant(
                     connection, source_digest=version.source.digest, recipe_digest=recipe.variant_digest
                 )
