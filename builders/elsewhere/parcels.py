@@ -152,7 +152,7 @@ def _version_json(version: VersionRecord) -> Json:
         **{name: getattr(version, name) for name in ("id", "model", "number", "message", "created_by", "tags")},
         "created_at": version.created_at.isoformat(),
         "source": {
-            **dataclasses.asdict(source),
+            **source._asdict(),
             "files": [file.to_json() for file in source.files],
             "signature": source.signature.to_json(),
         },
