@@ -123,7 +123,7 @@ def test_what_killed_ones_left_is_swept_and_a_night_of_the_future_is_told_and_no
     place = tmp_path / "tmp"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    for purpose in ("validate", "nightly"):  # their owners hold no lock any more
+    for purpose in ("validate", "nightly", "run"):  # their owners hold no lock any more
         (place / f"modelreg-{purpose}-{host_name()}.killed").mkdir()
         (place / f"modelreg-{purpose}-{host_name()}.killed" / "golden.safetensors").write_bytes(bytes(1000))
     ahead = shop.path / "nights" / "29990101T020000Z"
