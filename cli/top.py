@@ -73,13 +73,15 @@ def command(
         if not addresses:
             return _show_host(look_at_host(invocation), invocation)
         return _show(ask_all(addresses, timeout_s=timeout), invocation, check=check)
+    from modelreg.cli.progress import interrupted_by_signals
     from modelreg.cli.top_live import watch
 
     no_color = invocation.no_color or bool(os.environ.get("NO_COLOR"))
-    if addresses:
-        watch(lambda: ask_all(addresses, timeout_s=timeout), interval_s=interval, no_color=no_color)
-    else:
-        watch(lambda: look_at_host(invocation), interval_s=interval, no_color=no_color)
+    with interrupted_by_signals():  # so that the screen from before comes back
+        if addresses:
+            watch(lambda: ask_all(addresses, timeout_s=timeout), interval_s=interval, no_color=no_color)
+        else:
+            watch(lambda: look_at_host(invocation), interval_s=interval, no_color=no_color)
     return 0
 
 

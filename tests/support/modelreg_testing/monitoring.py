@@ -5,21 +5,28 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from modelreg.config.health_limits import HealthLimits, load_health_limits
 from modelreg.registry.storage.local import LocalStorage
 from modelreg.registry.words import Backend, Precision
 from modelreg.runtime.active import ActiveModel
+from modelreg.runtime.monitoring.devices import DeviceReader
+from modelreg.runtime.monitoring.families import Family
+from modelreg.runtime.monitoring.monitor import Monitor
+from modelreg.runtime.monitoring.parity import OnlineParity
+from modelreg.runtime.monitoring.references import FunctionReference
 from modelreg.runtime.requests import RequestOutcome, RequestRecord
-from modelreg.runtime.serving import ActiveState, Alarm, ServedEngine
+from modelreg.runtime.serving import ActiveState, Alarm, ServedEngine, SwapMode, SwapReport
 from modelreg.runtime.trying import ServingOptions
 from modelreg_testing.serving import activate_plan, adder
 
@@ -154,3 +161,36 @@ def h200(index: int = 0, **changes: Any) -> dict[str, Any]:
         "TotalEccErrors 0": 0,
         "TotalEccErrors 1": 0,
     } | changes
+
+
+def every_family() -> list[Family]:
+    """Return every metric that there is, with samples where something served them: a model, its parity, a GPU."""
+    served = engine(precision=Precision.INT8)
+    parity = OnlineParity(FunctionReference(lambda inputs: {"y": inputs["x"]}, versions=[1]), share=1.0, max_per_s=1e9)
+    monitor = Monitor(
+        {"lenet": Still(served)},
+        limits=LIMITS,
+        devices=DeviceReader(library=Nvml([h200()])),
+        parity={"lenet": parity},
+        pending=lambda: {"lenet": 1},
+    )
+    monitor.observe(record(served))
+    parity.start()
+    parity.offer(served, {"x": np.ones((1, 2))}, {"y": np.full((1, 2), np.nan)})
+    while not parity.compared:
+        time.sleep(0.01)
+    parity.stop()
+    monitor.look()
+    return list(monitor.families())
+
+
+@dataclass
+class Still:
+    """A model that only says that it serves."""
+
+    served: ServedEngine
+
+    def state(self) -> ActiveState:
+        """Return a look after a swap."""
+        swap = SwapReport(generation=1, mode=SwapMode.FIRST, load_s=0.5)
+        return replace(state(self.served), swaps=1, last_swap=swap)
