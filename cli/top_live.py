@@ -91,8 +91,7 @@ def _draw_host(host: HostView, now: datetime) -> RenderableType:
 def _table(columns: Sequence[Column], rows: Sequence[view.Row]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        justify = "right" if column.right else "left"
-        table.add_column(column.header, justify=justify, no_wrap=not column.folds)
+        table.add_column(column.header, justify="right" if column.right else "left", no_wrap=not column.folds)
     for row in rows:
         table.add_row(*(Text(one_line(cell), style=_STYLES.get(cell, "")) for cell in row))
     return table

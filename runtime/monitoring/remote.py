@@ -96,17 +96,17 @@ def require_document(body: bytes, *, where: str) -> Json:
         UnreachableError: It is none.
     """
     try:
-        document = json.loads(body) if len(body) <= _MOST_BYTES else None
+        document: Any = json.loads(body) if len(body) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
         document = None
     if not _is_document(document):
         raise UnreachableError(f"{where} answers with something else than a document of modelreg")
-    if document["monitor"] != FORMAT:
+    found: Json = document
+    if found["monitor"] != FORMAT:
         raise UnreachableError(
-            f"{where} speaks format {document['monitor']!r:.20}, and this modelreg {FORMAT}",
+            f"{where} speaks format {found['monitor']!r:.20}, and this modelreg {FORMAT}",
             hint="Bring both to one version.",
         )
-    found: Json = document
     return found
 
 
