@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelreg.runtime")
 
+_STALE_LOOKS = 5
+
 
 class Watched(Protocol):
     """What says how it is: `ActiveModel` and `AsyncActiveModel` do."""
@@ -61,6 +63,7 @@ class _Look:
 
     facts: Facts
     report: HealthReport
+    at_s: float
 
 
 class Monitor:
@@ -219,7 +222,7 @@ class Monitor:
             facts = Facts(models=models, devices=self._devices.read(), host=self._host.read())
             before = self._last
             report = self._health.judge(facts, now_s=now_s, at=utc_now())
-            self._last = _Look(facts=facts, report=report)
+            self._last = _Look(facts=facts, report=report, at_s=now_s)
         _tell_changes(() if before is None else before.report.findings, report.findings)
         return report
 
@@ -233,8 +236,8 @@ class Monitor:
                 return
 
     def _look(self) -> _Look:
-        """Return the last look; a first one is made where there was none."""
-        if self._last is None:
+        """Return the last look; a new one where there is none that is fresh: nobody started, or the thread hangs."""
+        if self._last is None or time.monotonic() - self._last.at_s > _STALE_LOOKS * self._period_s:
             self.look()
         assert self._last is not None
         return self._last

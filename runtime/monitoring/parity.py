@@ -21,6 +21,7 @@ from modelreg.registry.words import Precision, Word
 from modelreg.runtime.monitoring.differences import Difference, add_up, compare
 from modelreg.runtime.monitoring.facts import ParityFacts
 from modelreg.runtime.monitoring.references import Reference, ReferenceSource
+from modelreg.runtime.runner import RunError
 from modelreg.runtime.serving import ServedEngine
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class OnlineParity:
         self._served: dict[int, ServedEngine] = {}
         self._references: OrderedDict[str, Reference] = OrderedDict()
         self._refused_until_s: dict[str, float] = {}
+        self._proven: set[str] = set()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self.compared = 0
@@ -206,13 +208,8 @@ class OnlineParity:
         if reference is None:
             self._drop(Dropped.NO_REFERENCE)
             return
-        try:
-            wanted = reference.run(work.inputs)
-            found = {name: compare(wanted[name], array) for name, array in work.outputs.items()}
-        except Exception as error:  # a reference is anybody's code, and no request depends on it
-            self._drop(Dropped.FAILED)
-            self._say(f"parity of {work.served}: {_one_line(error)}")
-            self._forget(work.served.release)
+        found = self._answer(reference, work)
+        if found is None:
             return
         with self._lock:
             self.compared += 1
@@ -224,6 +221,27 @@ class OnlineParity:
                 generation = min(self._found)
                 del self._found[generation], self._served[generation]
         self._say("")
+
+    def _answer(self, reference: Reference, work: _Work) -> dict[str, Difference] | None:
+        """Return what came of one answer, None where the reference, or the comparison, failed."""
+        release = work.served.release
+        try:
+            wanted = reference.run(work.inputs)
+        except Exception as error:  # a reference is anybody's code, and no request depends on it
+            self._fail(work, error)
+            if not isinstance(error, RunError):  # else it lives on, and refuses these inputs alone
+                self._forget(release)
+            return None
+        self._proven.add(release)
+        try:
+            return {name: compare(wanted[name], array) for name, array in work.outputs.items()}
+        except Exception as error:  # an output of another name, shape or kind
+            self._fail(work, error)
+            return None
+
+    def _fail(self, work: _Work, error: Exception) -> None:
+        self._drop(Dropped.FAILED)
+        self._say(f"parity of {work.served}: {_one_line(error)}")
 
     def _find_reference(self, served: ServedEngine) -> Reference | None:
         """Return the reference of a release, opened once; where there is none, it is asked for again after a while."""
@@ -242,14 +260,19 @@ class OnlineParity:
             return None
         self._references[served.release] = opened
         while len(self._references) > 2:  # a swap has answers of both on the way
-            self._references.popitem(last=False)[1].close()
+            release, old = self._references.popitem(last=False)
+            self._proven.discard(release)
+            old.close()
         return opened
 
     def _forget(self, release: str) -> None:
-        """Close a reference that failed: a child may be dead. It is opened again for the next answer."""
+        """Close a reference that failed: a child may be dead. One that had answered is opened again at once."""
         reference = self._references.pop(release, None)
         if reference is not None:
             reference.close()
+        if release not in self._proven:
+            self._refused_until_s = {release: time.monotonic() + _RETRY_S}
+        self._proven.discard(release)
 
     def _say(self, problem: str) -> None:
         if problem and problem != self.problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modelreg.runtime.requests import RequestOutcome, RequestRecord
 from modelreg.runtime.runner import RunError
@@ -29,11 +29,11 @@ class MonitoredModel:
         self.model = model
         self._name, self._monitor = name, monitor
 
-    def infer(self, inputs: Mapping[str, Array]) -> Answer:
-        """Return the answer; raises as `ActiveModel.infer`."""
+    def infer(self, inputs: Mapping[str, Array], **options: Any) -> Answer:
+        """Return the answer; takes what `ActiveModel.infer` takes, and raises as it does."""
         began_s = time.perf_counter()
         try:
-            answer = self.model.infer(inputs)
+            answer = self.model.infer(inputs, **options)
         except BaseException as error:
             self._monitor.observe(describe_failure(self._name, error, began_s=began_s))
             raise
@@ -53,11 +53,11 @@ class AsyncMonitoredModel:
         self.model = model
         self._name, self._monitor = name, monitor
 
-    async def infer(self, inputs: Mapping[str, Array]) -> Answer:
-        """Return the answer; raises as `AsyncActiveModel.infer`."""
+    async def infer(self, inputs: Mapping[str, Array], **options: Any) -> Answer:
+        """Return the answer; takes what `AsyncActiveModel.infer` takes, and raises as it does."""
         began_s = time.perf_counter()
         try:
-            answer = await self.model.infer(inputs)
+            answer = await self.model.infer(inputs, **options)
         except BaseException as error:
             self._monitor.observe(describe_failure(self._name, error, began_s=began_s))
             raise

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -11,6 +11,7 @@ from modelreg.runtime.monitoring.families import Family, MetricKind, write_numbe
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
+@settings(deadline=None)
 @given(TEXT, TEXT, st.floats())
 def test_any_text_and_number_survive_prometheus_own_parser(help_text: str, label: str, value: float) -> None:
     family = Family("a_metric", MetricKind.GAUGE, help_text)

@@ -29,7 +29,8 @@ def gpu(**changes: Any) -> DeviceReading:
 
 
 def model(**changes: Any) -> ModelFacts:
-    return ModelFacts(**({"name": "lenet", "state": SERVED} | changes))
+    facts: dict[str, Any] = {"name": "lenet", "state": SERVED}
+    return ModelFacts(**(facts | changes))
 
 
 def facts(*models: ModelFacts, gpus: tuple[DeviceReading, ...] = (), problem: str = "", host: HostLoad = HOST) -> Facts:

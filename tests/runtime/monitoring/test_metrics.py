@@ -4,7 +4,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modelreg.runtime.monitoring.families import write_text
@@ -158,6 +158,7 @@ def test_latencies_are_those_of_the_last_minute() -> None:
     assert series.recent(now_s=series.touched_s + WINDOW_S + 1).request_s == ()
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=50))
 def test_quantiles_are_values_that_there_were_in_order(values: list[float]) -> None:
     found = list(quantiles_of(values).values())

@@ -200,6 +200,14 @@ def test_scrapes_and_requests_and_swaps_at_once_disturb_nobody(in_memory: Path) 
     assert totals.answered == totals.requests > 0
 
 
+def test_a_monitor_that_nobody_started_looks_when_it_is_asked(in_memory: Path) -> None:
+    with served_adder(in_memory) as (model, store):
+        monitor = Monitor({"lenet": model}, limits=LIMITS, devices=no_gpu(), period_s=0.001)
+        assert monitor.document()["models"]["lenet"]["state"]["served"]["generation"] == 1
+        activate_plan(store, adder(2))
+        eventually(lambda: monitor.document()["models"]["lenet"]["state"]["served"]["generation"] == 2)
+
+
 def test_a_monitor_is_an_observer_and_ends_quietly_twice(in_memory: Path) -> None:
     with served_adder(in_memory) as (model, _):
         monitor = Monitor({"lenet": model}, limits=LIMITS, devices=no_gpu(), period_s=0.01)
