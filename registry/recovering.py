@@ -8,7 +8,7 @@ released, tags) is gone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
@@ -107,5 +107,5 @@ def _read_source(storage: Storage, digest: str) -> SourceInfo:
         files = list_source(storage, digest)
         path = materialise_files(files, storage, folder)
         if len(files) == 1:
-            files = (replace(files[0], size_bytes=path.stat().st_size),)
+            files = (files[0]._replace(size_bytes=path.stat().st_size),)
         return describe_source(inspect_source(path), files)
