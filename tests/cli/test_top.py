@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from rich.console import Console
 
+from modelreg.cli import top_live
 from modelreg.cli import top_view as view
+from modelreg.cli.context import Invocation
+from modelreg.cli.top import look_at_host
 from modelreg.cli.top_live import Downtimes
 from modelreg.registry.clock import utc_now
 from modelreg.runtime.leases import LeaseKeeper
@@ -225,3 +231,51 @@ def test_what_is_not_known_is_a_dash_and_text_from_elsewhere_cannot_draw() -> No
     assert "\x1b" not in line
     assert "\n" not in line
     assert "since - UTC" in line
+
+
+def drawn(seen: Any, downtimes: Downtimes | None = None) -> str:
+    """Return what Rich draws of one look, as text."""
+    console = Console(file=io.StringIO(), width=200, no_color=True)
+    console.print(top_live.draw(seen, downtimes or Downtimes()))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_live_look_has_models_gpus_findings_and_what_is_down(monitor: Monitor) -> None:
+    monitor._models["lenet"].close()  # type: ignore[attr-defined]
+    monitor.look()
+    text = drawn(
+        [
+            Answered(url="a", document=json.loads(json.dumps(monitor.document()))),
+            Answered(url="b", document=None, error=UnreachableError("b is away")),
+        ]
+    )
+    for part in ("lenet", "NVIDIA H200", "host: CPU", "CRITICAL lenet: no engine answers", "down since 2", "b is away"):
+        assert part in text, part
+
+
+def test_a_live_look_at_this_host_has_its_leases_or_why_there_are_none(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    invocation = Invocation()
+    invocation.home = shop.path
+    assert "no lease" not in drawn(look_at_host(invocation))
+    seen = replace(look_at_host(invocation), store_problem="the store is away")
+    assert "the store is away" in drawn(seen)
+    shop.path.joinpath("store", "FORMAT").unlink()
+    assert look_at_host(invocation).store_problem
+
+
+def test_watching_looks_again_and_again_until_ctrl_c() -> None:
+    looks: list[str] = []
+
+    def wait(seconds: float) -> None:
+        looks.append(f"waited {seconds}")
+        if len(looks) == 6:
+            raise KeyboardInterrupt
+
+    def look() -> list[Answered]:
+        looks.append("looked")
+        return []
+
+    top_live.watch(look, interval_s=0.7, no_color=True, wait=wait)
+    assert looks == ["looked", "waited 0.7"] * 3
