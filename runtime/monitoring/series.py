@@ -58,7 +58,9 @@ class Series:
 
     def __init__(self) -> None:
         # Apart from answers, as the hash of an enum's member takes as long as all the rest of a counter.
-        self._failures = {outcome: 0 for outcome in RequestOutcome if outcome is not RequestOutcome.OK}
+        self._failures: dict[RequestOutcome, int] = {
+            outcome: 0 for outcome in RequestOutcome if outcome is not RequestOutcome.OK
+        }
         self.answered = self.rows = self.bytes_in = self.bytes_out = 0
         self.batches = 0
         self.request_s = self.queue_s = self.compute_s = 0.0
