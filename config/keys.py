@@ -124,6 +124,20 @@ def _seconds(value: object, name: str) -> float:
     return seconds
 
 
+def _share(value: object, name: str) -> float:
+    share = as_finite(value)
+    if share is None or not 0 < share <= 1:
+        raise ConfigError(f"{name} must be a part above 0 and at most 1, found {value!r:.40}")
+    return share
+
+
+def _degrees(value: object, name: str) -> float:
+    degrees = as_finite(value)
+    if degrees is None or not 0 < degrees <= 200:
+        raise ConfigError(f"{name} must be degrees Celsius above 0 and at most 200, found {value!r:.40}")
+    return degrees
+
+
 def _whole(value: object, name: str) -> int:
     return _count(value, name, minimum=0)
 
@@ -196,6 +210,16 @@ KEYS = (
     Key(name="gc.grace_s", read=_seconds, parse=_parse_number, summary="how long garbage is left there"),
     Key(name="promote.preference.TARGET", read=_precisions, parse=_parse_words, summary="the most wanted first"),
     Key(name="serve.python", read=_names, parse=_parse_words, summary="what loads plans on this host"),
+    Key(name="health.gpu_utilization", read=_share, parse=_parse_number, summary="a GPU is busy above it"),
+    Key(name="health.gpu_memory", read=_share, parse=_parse_number, summary="a GPU's memory is short above it"),
+    Key(name="health.gpu_memory_critical", read=_share, parse=_parse_number, summary="the same, as CRITICAL"),
+    Key(name="health.gpu_temperature_c", read=_degrees, parse=_parse_number, summary="a GPU is hot above it"),
+    Key(name="health.host_memory", read=_share, parse=_parse_number, summary="the host's memory is short above it"),
+    Key(name="health.error_rate", read=_share, parse=_parse_number, summary="too many requests fail above it"),
+    Key(name="health.error_rate_critical", read=_share, parse=_parse_number, summary="the same, as CRITICAL"),
+    Key(name="health.stale_s", read=_seconds, parse=_parse_number, summary="a generation is stale after it"),
+    Key(name="health.stale_critical_s", read=_seconds, parse=_parse_number, summary="the same, as CRITICAL"),
+    Key(name="health.sustained_s", read=_seconds, parse=_parse_number, summary="how long a load must last to count"),
     Key(name="plugins.allowed", read=_names, parse=_parse_words, summary="digests of libraries that a build may load"),
     Key(
         name="channels.CHANNEL.targets",
