@@ -113,9 +113,15 @@ def check_capture(*, reference: str, weights: Path | None, inputs: str) -> None:
         ReferenceModelError: A file is missing, or is a folder, a pipe or a device.
         MissingDependencyError: PyTorch is not installed.
     """
-    require_name(reference, option="--reference", what="factory")
     require_name(inputs, option="--inputs", what="iterator")
-    for text in (reference, inputs, *(() if weights is None else (str(weights),))):
+    require_file(inputs)
+    check_reference(reference=reference, weights=weights, option="--reference")
+
+
+def check_reference(*, reference: str, weights: Path | None, option: str) -> None:
+    """Refuse a reference that cannot be run, before it is; raises as `check_capture` does."""
+    require_name(reference, option=option, what="factory")
+    for text in (reference, *(() if weights is None else (str(weights),))):
         require_file(text)
     if importlib.util.find_spec("torch") is None:
         raise MissingDependencyError("PyTorch", extra="torch")
@@ -128,21 +134,23 @@ def _run(request: Mapping[str, Any], log_path: Path, timeout_s: float, progress:
                 "capture", request, timeout_s=timeout_s, on_progress=lambda _, samples: progress(int(samples))
             )
         except WorkerError as error:
-            raise _explain(error, timeout_s) from error
+            raise explain_failure(error, timeout_s) from error
     if "error" in answer:
-        raise _carried(**answer["error"])
+        raise carried_error(**answer["error"])
     origin: Json = answer["origin"]
     return origin
 
 
-def _carried(*, kind: str, message: str, hint: str) -> ModelregError:
+def carried_error(*, kind: str, message: str, hint: str) -> ModelregError:
     """Return the error that the child raised."""
     if kind == MissingDependencyError.__name__:  # found by `check_capture`, and then not importable
         return MissingDependencyError("PyTorch", extra="torch")
     return _CARRIED.get(kind, ReferenceModelError)(message, hint=hint)
 
 
-def _explain(error: WorkerError, timeout_s: float) -> ReferenceModelError:
+def explain_failure(
+    error: WorkerError, timeout_s: float, *, hint: str = "Give it more time with --timeout."
+) -> ReferenceModelError:
     """Return what became of the process, in words about the reference."""
     if isinstance(error, WorkerDiedError):
         return ReferenceModelError(f"the reference {_say_how(error.return_code)}", hint=_SEE_LOG)
@@ -151,9 +159,7 @@ def _explain(error: WorkerError, timeout_s: float) -> ReferenceModelError:
             f"the reference printed more than {MAX_LOG_BYTES >> 20} MiB and was ended", hint=_SEE_LOG
         )
     if isinstance(error, WorkerTimeoutError):
-        return ReferenceModelError(
-            f"the reference took longer than {timeout_s:g} s and was ended", hint="Give it more time with --timeout."
-        )
+        return ReferenceModelError(f"the reference took longer than {timeout_s:g} s and was ended", hint=hint)
     if isinstance(error, WorkerJobError):
         message = " ".join(str(error).split())[:300]
         return ReferenceModelError(f"the reference failed: {error.remote_type}: {message}", hint=_SEE_LOG)
