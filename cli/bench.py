@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modelreg.cli.benching import (
-    DEFAULT_BATCHES,
-    Benchmark,
-    Choice,
-    EngineResult,
-    Request,
-    choose_sides,
-    keep_result,
-    match_others,
-)
+from modelreg.cli.bench_choosing import DEFAULT_BATCHES, Choice, choose_sides, match_others
+from modelreg.cli.benching import PYTORCH_LOG, Benchmark, EngineResult, Request
 from modelreg.cli.context import Invocation, Registry
 from modelreg.cli.options import (
     dry_run_option,
@@ -186,7 +178,9 @@ def _preview(invocation: Invocation, request: Request) -> None:
 
 def _run(invocation: Invocation, registry: Registry, request: Request, *, html: str | None, is_kept: bool) -> None:
     from modelreg.cli.bench_documents import results_document
+    from modelreg.cli.bench_keeping import keep_result
     from modelreg.cli.bench_tables import print_results
+    from modelreg.cli.golden_sources import showing
     from modelreg.registry.clock import utc_now
     from modelreg.runtime.host import describe_host
 
@@ -200,6 +194,7 @@ def _run(invocation: Invocation, registry: Registry, request: Request, *, html: 
 
     with (
         tempfile.TemporaryDirectory(prefix="modelreg-bench-") as folder,
+        showing(Path(folder) / PYTORCH_LOG, verbose=invocation.verbose),
         invocation.reporter().step("timing") as tell,
     ):
         results = Benchmark(registry, request, Path(folder)).run(keep=keep, tell=lambda text: tell(None, text))

@@ -10,7 +10,8 @@ from modelreg.registry.clock import iso
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from modelreg.cli.benching import EagerRow, Pair, Request, Results, Side
+    from modelreg.cli.bench_choosing import Side
+    from modelreg.cli.benching import EagerRow, Pair, Request, Results
     from modelreg.registry.records import BenchmarkRecord, EngineRecord
     from modelreg.registry.words import Json
     from modelreg.runtime.latency import Measurement

@@ -9,7 +9,7 @@ from modelreg.cli.render import number, print_document, print_line, when
 from modelreg.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
-    from modelreg.cli.benching import Choice
+    from modelreg.cli.bench_choosing import Choice
     from modelreg.cli.context import Invocation
     from modelreg.registry.records import BenchmarkRecord, EngineRecord
     from modelreg.registry.references import ModelReference

@@ -168,7 +168,7 @@ def find_remarks(measurement: Measurement) -> list[str]:
         if times.std() > _UNSTABLE * times.mean():
             remarks.append("GPU compute is not stable: lock the clocks")
     if measurement.shown.runs < _FEW_RUNS:
-        remarks.append(f"P99 is of {measurement.shown.runs} runs: nearly the slowest; use a longer --duration")
+        remarks.append(f"P99 is the slowest of {measurement.shown.runs} runs: use a longer --duration")
     return remarks
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelreg.runtime.latency import Boundary, count_bins, measure, summarise, thin_out
+from modelreg.runtime.latency import Boundary, count_bins, find_remarks, measure, summarise, thin_out
 
 
 def test_percentiles_are_runs_that_there_were_and_trtexecs() -> None:
@@ -41,3 +41,28 @@ def test_no_run_is_missing_from_a_histogram(times: np.ndarray) -> None:
 def test_a_slow_run_of_a_hundred_does_not_flatten_a_histogram() -> None:
     times = np.append(np.linspace(1, 2, 199), 900.0)
     assert (count_bins(times)["high_ms"] <= 2, count_bins(times)["beyond"] >= 1) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told", "remarks"),
+    [
+        ({}, {}, []),
+        ({Boundary.ENQUEUE: 0.9}, {}, ["throughput may be bound by the host's enqueuing; try --useCudaGraph"]),
+        ({Boundary.ENQUEUE: 0.9}, {"cuda_graph": True}, ["throughput may be bound by the host's enqueuing"]),
+        ({Boundary.D2H: 1.0}, {}, ["throughput may be bound by d2h transfers; --noDataTransfers leaves them out"]),
+    ],
+)
+def test_trtexecs_warnings_are_given_at_its_thresholds(
+    changes: dict[Boundary, float], told: dict[str, bool], remarks: list[str]
+) -> None:
+    usual = {Boundary.GPU_COMPUTE: 1.0, Boundary.ENQUEUE: 0.8, Boundary.H2D: 0.5, Boundary.D2H: 0.5}
+    samples = {boundary: np.full(100, value) for boundary, value in {**usual, **changes}.items()}
+    assert find_remarks(measure(samples, batch=1, wall_s=0.1, told=told)) == remarks
+
+
+def test_unstable_and_few_runs_are_remarked() -> None:
+    samples = {Boundary.GPU_COMPUTE: np.array([1.0, 1.1] * 10), Boundary.ENQUEUE: np.full(20, 0.1)}
+    found = find_remarks(measure(samples, batch=1, wall_s=0.1, told={}))
+    assert found[0] == "GPU compute is not stable: lock the clocks"
+    assert found[1].startswith("P99 is the slowest of 20 runs")
+    assert find_remarks(measure({Boundary.HOST: np.ones(100)}, batch=1, wall_s=0.1, told={})) == []
