@@ -35,6 +35,7 @@ from modelreg.validators.user_code import require_file, require_name
 
 DEFAULT_TIMEOUT_S = 3600.0
 _JOB_FILE = Path(__file__).with_name("reference_job.py")
+_INSTEAD = "capture the golden set where it is, and give it with --golden FILE"
 _SEE_LOG = "Run again with -v to see what it printed."
 _CARRIED = {error.__name__: error for error in (GoldenSetError, ReferenceModelError, UsageError)}
 
@@ -115,16 +116,16 @@ def check_capture(*, reference: str, weights: Path | None, inputs: str) -> None:
     """
     require_name(inputs, option="--inputs", what="iterator")
     require_file(inputs)
-    check_reference(reference=reference, weights=weights, option="--reference")
+    check_reference(reference=reference, weights=weights, option="--reference", instead=_INSTEAD)
 
 
-def check_reference(*, reference: str, weights: Path | None, option: str) -> None:
+def check_reference(*, reference: str, weights: Path | None, option: str, instead: str = "") -> None:
     """Refuse a reference that cannot be run, before it is; raises as `check_capture` does."""
     require_name(reference, option=option, what="factory")
     for text in (reference, *(() if weights is None else (str(weights),))):
         require_file(text)
     if importlib.util.find_spec("torch") is None:
-        raise MissingDependencyError("PyTorch", extra="torch")
+        raise MissingDependencyError("PyTorch", extra="torch", instead=instead)
 
 
 def _run(request: Mapping[str, Any], log_path: Path, timeout_s: float, progress: Callable[[int], None]) -> Json:
@@ -144,7 +145,7 @@ def _run(request: Mapping[str, Any], log_path: Path, timeout_s: float, progress:
 def carried_error(*, kind: str, message: str, hint: str) -> ModelregError:
     """Return the error that the child raised."""
     if kind == MissingDependencyError.__name__:  # found by `check_capture`, and then not importable
-        return MissingDependencyError("PyTorch", extra="torch")
+        return MissingDependencyError("PyTorch", extra="torch", instead=_INSTEAD)
     return _CARRIED.get(kind, ReferenceModelError)(message, hint=hint)
 
 
