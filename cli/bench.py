@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modelreg.cli.bench_choosing import DEFAULT_BATCHES, Choice, choose_sides, match_others
+from modelreg.cli.bench_choosing import Choice, choose_sides, match_others, settle_batches
 from modelreg.cli.benching import PYTORCH_LOG, Benchmark, EngineResult, Request
 from modelreg.cli.context import Invocation, Registry
 from modelreg.cli.options import (
@@ -135,7 +135,7 @@ def command(
     request = Request(
         sides=sides,
         others=others,
-        batches=batches or DEFAULT_BATCHES,
+        batches=settle_batches(sides[0].version, batches),
         timing=Timing(
             warmup_ms=warm_up, duration_s=duration, cuda_graph=cuda_graph, streams=streams, transfers=not no_transfers
         ),

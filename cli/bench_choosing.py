@@ -96,6 +96,22 @@ def match_others(sides: Sequence[Side], others: Sequence[Side], *, reference: Mo
     return found
 
 
+def settle_batches(version: VersionRecord, asked: Sequence[int]) -> tuple[int, ...]:
+    """
+    Return the batch sizes to time: those asked for, or ours; of a model whose batch is fixed, that one. Pure.
+
+    Raises:
+        UsageError: Others are asked for than the one that there is.
+    """
+    shapes = [spec.shape for spec in version.source.signature.inputs]
+    if any(shape is None or (shape and not isinstance(shape[0], int)) for shape in shapes):
+        return tuple(asked) or DEFAULT_BATCHES
+    fixed = next((int(shape[0] or 1) for shape in shapes if shape), 1)
+    if asked and tuple(asked) != (fixed,):
+        raise UsageError(f"{version.reference} takes batches of {fixed} alone", hint="Leave --batch out.")
+    return (fixed,)
+
+
 def make_random_inputs(version: VersionRecord, batch: int) -> Mapping[str, Any]:
     """
     Return random inputs of so many samples, in the signature's order.

@@ -126,11 +126,12 @@ class Benchmark:
     ) -> EngineResult:
         from modelreg.runtime.clocks import read_clocks
 
-        result, before = EngineResult(side=side), read_clocks()
+        result = EngineResult(side=side)
         other = self._request.others.get(side.engine.id)
         with ExitStack() as stack:
             runner = stack.enter_context(self._open(side))
             against = None if other is None else stack.enter_context(self._open(other))
+            result.clocks["before"] = read_clocks()
             for batch in self._request.batches:
                 tell(f"{side.name}, batch {batch}")
                 turn = _Turn(side=side, runner=runner, inputs=make_random_inputs(side.version, batch), batch=batch)
@@ -142,7 +143,7 @@ class Benchmark:
                         result.pairs += self._beside_pytorch(turn, model, results)
                 except ModelregError as error:
                     print_warning(f"{side.name} at batch {batch}: {error}")
-        result.clocks = {"before": before, "after": read_clocks()}
+            result.clocks["after"] = read_clocks()  # while the process lives: an idle GPU slows down at once
         return result
 
     def _beside(self, turn: _Turn, second: Side | tuple[Variant, Json], rival: Timed) -> Pair:

@@ -127,9 +127,11 @@ def _read(path: Path, convert: Callable[[str], Any]) -> Any:
 
 
 def say_clocks(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the clocks of both readings for people, and what slowed them; whether they were locked nobody tells."""
+    """Return the clocks of both readings for people, and what slowed them; whether they are locked nobody tells."""
     parts = []
-    for first, last in zip(before["gpus"], after["gpus"], strict=False):
+    both = [*zip(before["gpus"], after["gpus"], strict=False)]
+    busy = [pair for pair in both if "idle" not in (pair[1]["throttle_reasons"] or ())]
+    for first, last in busy or both[:1]:  # of many GPUs, those at work
         reasons = {*(first["throttle_reasons"] or ()), *(last["throttle_reasons"] or ())}
         slowed = ", ".join(sorted(SLOWING & reasons))
         clocks = f"SM {first['sm_mhz']} to {last['sm_mhz']} of {first['max_sm_mhz']} MHz"

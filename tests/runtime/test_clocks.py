@@ -64,5 +64,8 @@ def test_what_slowed_a_gpu_is_said_whenever_it_did() -> None:
     assert say_clocks(before, after) == f"{said}, slowed by power cap"
     assert say_clocks(after, before).endswith("slowed by power cap")
     assert "slowed" not in say_clocks(before, before)
+    idle = gpu(name="another", throttle_reasons=["idle"])
+    assert "another" not in say_clocks(state(gpu(), idle), state(gpu(), idle))
+    assert say_clocks(state(idle, idle), state(idle, idle)).count("another") == 1
     assert say_clocks(state(governors={"performance": 2}), state()) == "clocks: CPU governor performance"
     assert say_clocks(state(), state()) == "clocks not read"
