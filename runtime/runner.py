@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ from modelreg.registry.words import Backend, Json
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from modelreg.runtime.latency import Measurement
 
     Array = NDArray[np.generic]
 
@@ -69,12 +71,18 @@ class GpuLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How a plan is timed, in trtexec's words; `iterations` and `duration_s` are both fulfilled."""
+    """
+    How a plan is timed, in trtexec's words; `iterations` and `duration_s` are both fulfilled.
+
+    `streams` and `transfers` (of inputs and outputs, for every query, on a GPU) concern `measure` alone.
+    """
 
     warmup_ms: float = 200.0
     duration_s: float = 1.0
     iterations: int = 10
     cuda_graph: bool = False
+    streams: int = 1
+    transfers: bool = True
 
 
 _BLOCK = Timing(warmup_ms=0.0, duration_s=0.01, iterations=3)
@@ -209,9 +217,28 @@ class WorkerRunner:
         (times,) = self._call("bench", asdict(timing), inputs, timeout_s=self._timeout_s)[1].values()
         return times
 
-    def time_block(self, inputs: Mapping[str, Array]) -> float:
+    def measure(self, inputs: Mapping[str, Array], timing: Timing, *, batch: int) -> Measurement:
+        """
+        Return every figure of many queries on the same inputs: each boundary, throughput, and how it was run.
+
+        Args:
+            inputs: Of one query.
+            timing: How.
+            batch: Samples of the inputs.
+
+        Raises:
+            RunError: The backend refused, or cannot be timed so.
+            WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
+        """
+        from modelreg.runtime.latency import Boundary, measure  # noqa: PLC0415 - imports NumPy
+
+        told, times = self._call("measure", asdict(timing), inputs, timeout_s=self._timeout_s)
+        samples = {Boundary(name): each for name, each in times.items()}
+        return measure(samples, batch=batch, wall_s=float(told.pop("wall_s")), told=told)
+
+    def time_block(self, inputs: Mapping[str, Array], *, cuda_graph: bool = False) -> float:
         """Return the median milliseconds of a few runs, at least three: one side of a paired comparison."""
-        times = sorted(self.bench(inputs, _BLOCK).tolist())
+        times = sorted(self.bench(inputs, replace(_BLOCK, cuda_graph=cuda_graph)).tolist())
         return float(times[len(times) // 2])
 
     def show(self, names: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Array]:
