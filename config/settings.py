@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from modelreg.config.channel_demands import ChannelDemands, VerdictsFrom
 from modelreg.config.keys import HOME_VARIABLE
@@ -25,6 +25,19 @@ _CHANNEL_EXAMPLE = """\
 targets = ["cpu"]              # promote refuses unless each of them has an engine that passes
 max_verdict_age = "1d"         # and that was validated within this time: 90m, 12h, 1d, 2w
 verdicts_from = "same-target"  # on a host with the engine's target; or same-gpu, anywhere"""
+
+
+class ServeSettings(NamedTuple):
+    """How `serve` listens, and its limits; the names are those of the keys."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    concurrency: int = 4
+    max_queue: int = 128
+    max_body_mib: int = 64
+    request_timeout_s: float = 60.0
+    read_timeout_s: float = 30.0
+    shutdown_timeout_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +58,7 @@ class Settings:
     gc_keep_versions: int = 3
     gc_grace_s: float = 7 * 24 * 3600.0
     demands: Mapping[str, ChannelDemands] = field(default_factory=dict)
+    serve: ServeSettings = field(default_factory=ServeSettings)
 
     def preference_for(self, target: str) -> tuple[Precision, ...]:
         """Return the precisions wanted on `target`, most wanted first."""
@@ -224,6 +238,7 @@ def make_settings(resolved: Resolved) -> Settings:
         gc_keep_releases=values["gc.keep_releases"],
         gc_keep_versions=values["gc.keep_versions"],
         gc_grace_s=values["gc.grace_s"],
+        serve=ServeSettings(*(values[f"serve.{name}"] for name in ServeSettings._fields)),
     )
 
 
