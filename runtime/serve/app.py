@@ -70,16 +70,17 @@ def make_app(
     served = ServedModels(models)
     infer = InferEndpoint(served, limits=limits or Limits(), gate=gate, observers=observers)
     looks = Looks(served, gate=gate, version=version)
+    infers = [Route(f"{path}/infer", infer, methods=["POST"]) for path in (_MODEL, _VERSION)]
     gets = [Route(path, _endpoint(look, gate), methods=["GET"]) for path, look in looks.by_path().items()]
     posts = [
-        Route(f"{_MODEL}/infer", infer, methods=["POST"]),
-        Route(f"{_VERSION}/infer", infer, methods=["POST"]),
         Route("/v2/repository/index", _endpoint(looks.index, gate), methods=["POST"]),
         Route("/v2/repository/models/{name}/{move}", _endpoint(_refuse_to_move, gate), methods=["POST"]),
         Route("/v2/systemsharedmemory/{rest:path}", _endpoint(_refuse_memory, gate), methods=["GET", "POST"]),
         Route("/v2/cudasharedmemory/{rest:path}", _endpoint(_refuse_memory, gate), methods=["GET", "POST"]),
     ]
-    app = Starlette(routes=[*routes, *gets, *posts], exception_handlers={HTTPException: _say_error, Exception: _fail})
+    app = Starlette(
+        routes=[*infers, *routes, *gets, *posts], exception_handlers={HTTPException: _say_error, Exception: _fail}
+    )
     app.router.redirect_slashes = False
     return app
 

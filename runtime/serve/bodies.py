@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -82,16 +83,35 @@ class Body:
             raise _too_large(limit_bytes)
         padding = 0 if header_length is None else -header_length % _ALIGNMENT
         chunks = [bytes(padding)] if padding and encoding is None else []
-        try:
-            await asyncio.wait_for(self._collect(chunks, take), self._limits.read_timeout_s)
-        except asyncio.TimeoutError:
-            raise SlowClientError(f"the body did not come within {self._limits.read_timeout_s:g} s") from None
+        await self._collect_in_time(chunks, take)
         body = b"".join(chunks)
         if encoding is None:
             return body, padding, header_length
         unpacked = await asyncio.to_thread(unpack, body, encoding, limit_bytes=limit_bytes)
         take(len(unpacked))
         return unpacked, 0, header_length
+
+    async def _collect_in_time(self, chunks: list[bytes], take: Callable[[int], None]) -> None:
+        """Collect the body. A timer, since `wait_for` takes a task of its own, which costs as much as all the rest."""
+        task, is_over = asyncio.current_task(), False
+        assert task is not None
+
+        def give_up() -> None:
+            nonlocal is_over
+            is_over = True
+            task.cancel()
+
+        timer = asyncio.get_running_loop().call_later(self._limits.read_timeout_s, give_up)
+        try:
+            await self._collect(chunks, take)
+        except asyncio.CancelledError:
+            if not is_over:
+                raise
+            if sys.version_info >= (3, 11):
+                task.uncancel()
+            raise SlowClientError(f"the body did not come within {self._limits.read_timeout_s:g} s") from None
+        finally:
+            timer.cancel()
 
     async def _collect(self, chunks: list[bytes], take: Callable[[int], None]) -> None:
         async for chunk in self._chunks():

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from modelreg.registry.errors import ModelregError
@@ -106,7 +106,8 @@ class InferEndpoint:
         return reply
 
     def _tell(self, visit: Visit) -> None:
-        record = replace(visit.record, total_s=time.monotonic() - visit.began_s)
+        known = {"outcome": RequestOutcome.OK, **visit.known}
+        record = RequestRecord(model=visit.model.name, total_s=time.monotonic() - visit.began_s, **known)
         served = record.served or visit.model.served
         if served is not None:
             visit.model.statistics.add(record, version=served.version)
@@ -123,13 +124,13 @@ class Visit:
     def __init__(self, model: ServedModel, version: str | None, *, limits: Limits, began_s: float) -> None:
         self.model = model
         self.began_s = began_s
-        self.record = RequestRecord(model=model.name, outcome=RequestOutcome.OK)
+        self.known: dict[str, Any] = {}
         self._version = version
         self._limits = limits
 
     def note(self, **known: Any) -> None:
-        """Add to the record."""
-        self.record = replace(self.record, **known)
+        """Add to what the record will say."""
+        self.known.update(known)
 
     async def answer(
         self, headers: Mapping[str, str], body: Body, receive: Receive, take: Callable[[int], None]

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -202,12 +202,13 @@ def test_tritons_client_works(lenet: tuple[ServeProcess, Path]) -> None:
             np.testing.assert_allclose(each.get_result().as_numpy("logits"), expected, rtol=1e-5, atol=1e-5)
         (stats,) = client.get_inference_statistics("lenet")["model_stats"]
         assert stats["inference_count"] >= 45
-        for call, said in [
+        refused: list[tuple[Callable[[], object], str]] = [
             (lambda: client.load_model("lenet"), "promote"),
             (lambda: client.register_system_shared_memory("r", "/r", 64), "shared memory is not supported"),
             (lambda: client.infer("other", [asked]), "there is no model 'other'"),
             (lambda: client.infer("lenet", [asked], model_version="1"), "Version 2 is served"),
-        ]:
+        ]
+        for call, said in refused:
             with pytest.raises(InferenceServerException, match=said):
                 call()
     finally:

@@ -62,11 +62,13 @@ def receive(body: bytes, header_length: int | None, dtype: np.dtype[Any]) -> Arr
     """Return `x` of a response, read without the code under test."""
     (output,) = json.loads(body[:header_length])["outputs"]
     if "data" in output:
-        return np.array(output["data"], dtype).reshape(output["shape"])
+        listed: Array = np.array(output["data"], dtype).reshape(output["shape"])
+        return listed
     assert header_length is not None
     raw = body[header_length:]
     assert len(raw) == output["parameters"]["binary_data_size"]
-    return np.frombuffer(raw, dtype).reshape(output["shape"])
+    found: Array = np.frombuffer(raw, dtype).reshape(output["shape"])
+    return found
 
 
 @st.composite

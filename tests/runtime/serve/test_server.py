@@ -77,7 +77,7 @@ async def until(is_so: Callable[[], Any]) -> None:
 @in_a_loop
 async def test_the_addresses_of_the_protocol(store: LocalStorage) -> None:
     async with served(store) as server:
-        for path, status, part in [
+        expected: list[tuple[str, int, dict[str, Any]]] = [
             ("/v2", 200, {"name": "modelreg", "version": "1.2.3"}),
             ("/v2/health/live", 200, {"live": True}),
             ("/v2/health/ready", 200, {"ready": True}),
@@ -96,7 +96,8 @@ async def test_the_addresses_of_the_protocol(store: LocalStorage) -> None:
             ("/v2/models/lenet/infer", 405, {"error": "Method Not Allowed"}),
             ("/v3", 404, {"error": "Not Found"}),
             ("/v2/", 404, {}),
-        ]:
+        ]
+        for path, status, part in expected:
             answer = await server.ask("GET", path)
             assert answer.status == status, path
             assert part.items() <= answer.document.items(), path
@@ -149,10 +150,11 @@ async def test_an_answer_says_which_engine_gave_it_and_is_counted(store: LocalSt
 async def test_bodies_and_answers_may_be_compressed(store: LocalStorage) -> None:
     async with served(store) as server:
         body = adder_request(rows=500)
-        for encoding, packed, unpack in [
+        ways: list[tuple[str, bytes, Callable[[bytes], bytes]]] = [
             ("gzip", gzip.compress(body), gzip.decompress),
             ("deflate", zlib.compress(body), zlib.decompress),
-        ]:
+        ]
+        for encoding, packed, unpack in ways:
             answer = await server.infer(packed, Content_Encoding=encoding, Accept_Encoding=encoding)
             assert answer.headers["content-encoding"] == encoding
             assert json.loads(unpack(answer.body))["outputs"][0]["data"] == [1.0] * 1500
