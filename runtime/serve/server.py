@@ -271,4 +271,4 @@ def _describe_progress(connection: Any) -> object:
     unsent_bytes = transport.get_write_buffer_size()
     if cycle is not None and not cycle.response_complete and not unsent_bytes:
         return None
-    return (id(cycle), unsent_bytes)
+    return (cycle, unsent_bytes)  # the cycle itself: the next one may get the number of one that is gone

@@ -7,6 +7,8 @@ import gzip
 import json
 import os
 import signal
+import threading
+import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -22,7 +24,7 @@ from modelreg.registry.storage.local import LocalStorage
 from modelreg.runtime.active_async import AsyncActiveModel
 from modelreg.runtime.serve.models import name_models
 from modelreg.runtime.trying import ServingOptions
-from modelreg_testing.http_serving import Held, Server, adder_request, binary_request, serving
+from modelreg_testing.http_serving import Held, HttpClient, Server, adder_request, binary_request, serving
 from modelreg_testing.serving import SIGNATURE, activate_plan, adder, children
 
 X = np.zeros((2, 3), np.float32)
@@ -244,6 +246,34 @@ async def test_slow_clients_are_cut_and_cost_no_place(store: LocalStorage) -> No
 
 
 @in_a_loop
+async def test_an_answer_that_nobody_reads_is_cut_and_a_busy_connection_is_not(store: LocalStorage) -> None:
+    async with served(store, read_timeout_s=1.0) as server:
+        over = threading.Event()
+
+        def ask_until_it_is_over() -> set[int]:
+            found = set()
+            with HttpClient(server.port) as client:
+                while not over.is_set():
+                    found.add(client.ask("POST", "/v2/models/lenet/infer", adder_request()).status)
+                    time.sleep(0.01)
+            return found
+
+        busy = asyncio.get_running_loop().run_in_executor(None, ask_until_it_is_over)
+        await until(lambda: server.records.seen)
+        deaf, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
+        deaf._transport.pause_reading()  # type: ignore[attr-defined] # the client's own buffer must not help
+        body, headers = binary_request("x", np.zeros((1_000_000, 3), np.float32))
+        length = headers["Inference-Header-Content-Length"]
+        head = f"POST /v2/models/lenet/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: {length}\r\n"
+        writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await until(lambda: any(record.rows == 1_000_000 for record in server.records.seen))
+        await until(lambda: len(server.connections) == 1)  # the deaf one is gone, the busy one goes on
+        over.set()
+        assert await busy == {200}
+        writer.transport.abort()
+
+
+@in_a_loop
 async def test_bodies_share_memory_and_give_it_back(store: LocalStorage) -> None:
     async with held(store, memory_bytes=2 * len(adder_request()), concurrency=9) as (server, holding):
         waiting = [asyncio.ensure_future(server.infer()) for _ in range(2)]
@@ -301,7 +331,8 @@ async def test_an_engine_that_dies_is_our_fault_and_an_observer_that_fails_is_no
         os.kill(int(child), signal.SIGKILL)
         answer = await server.infer()
         assert (answer.status, answer.document["error"].split(" over ")[0]) == (500, "the engine failed")
-        assert (await server.infer()).status == 200  # it was started again
+        body, headers = binary_request("x", X)
+        assert (await server.infer(body, **headers)).raw == np.ones((2, 3), np.float32).tobytes()  # started again
         assert server.records.outcomes == ["failed", "ok"]
 
 

@@ -171,6 +171,7 @@ class Server:
     gate: Gate
     models: list[ServedModel]
     records: Records
+    connections: set[Any]
 
     async def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Response:
         """Ask on a connection of its own, from a thread."""
@@ -206,7 +207,13 @@ async def serving(actives: Mapping[str, Any], *, routes: Sequence[Any] = (), **c
     while not server.started:
         await asyncio.sleep(0.005)
     try:
-        yield Server(port=bound.getsockname()[1], gate=gate, models=models, records=records)
+        yield Server(
+            port=bound.getsockname()[1],
+            gate=gate,
+            models=models,
+            records=records,
+            connections=server.server_state.connections,
+        )
     finally:
         sweeping.cancel()
         server.should_exit = True
