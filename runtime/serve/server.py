@@ -11,8 +11,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from modelreg.registry.errors import MissingDependencyError, ModelregError
 from modelreg.runtime.active_async import AsyncActiveModel
@@ -27,6 +28,9 @@ from modelreg.runtime.serving import ServedEngine
 if TYPE_CHECKING:
     from starlette.routing import Route
     from uvicorn import Server
+
+Leave = Callable[[int], None]
+"""Ends the process with this exit code."""
 
 _LOOK_S = 0.25
 _SWEEP_S = 1.0
@@ -102,9 +106,10 @@ async def serve(serving: Serving, bound: socket.socket) -> None:
         ModelregError: A model cannot be served, or the port is taken after all.
         AbandonedError: Requests were still under way after `shutdown_timeout_s`.
     """
+    leave = partial(_leave, Path(bound.getsockname()) if bound.family == socket.AF_UNIX else None)
     async with contextlib.AsyncExitStack() as stack:
-        stop = stack.enter_context(_stop_signals(bound))
-        if not await _open_all(serving, bound, stack, stop):
+        stop = stack.enter_context(_stop_signals(leave))
+        if not await _open_all(serving, stack, stop, leave):
             return
         listen(bound)
         models = serve_models(serving.actives, serving.limits)
@@ -129,12 +134,9 @@ async def serve(serving: Serving, bound: socket.socket) -> None:
             raise AbandonedError(f"requests still under way after {serving.shutdown_timeout_s:g} s: {left}")
 
 
-async def _open_all(
-    serving: Serving, bound: socket.socket, stack: contextlib.AsyncExitStack, stop: asyncio.Event
-) -> bool:
+async def _open_all(serving: Serving, stack: contextlib.AsyncExitStack, stop: asyncio.Event, leave: Leave) -> bool:
     """Load every model; return whether nobody said stop meanwhile."""
     stopping = asyncio.ensure_future(stop.wait())
-    told = serving.told
     try:
         for active in serving.actives.values():
             opening = asyncio.ensure_future(active.open())
@@ -143,19 +145,19 @@ async def _open_all(
                 opening.cancel()
                 return False
             opening.result()
-            stack.push_async_callback(_close, active, bound, told)
+            stack.push_async_callback(_close, active, serving.told, leave)
     finally:
         stopping.cancel()
     return not stop.is_set()
 
 
-async def _close(active: AsyncActiveModel, bound: socket.socket, told: Told) -> None:
+async def _close(active: AsyncActiveModel, told: Told, leave: Leave) -> None:
     """Free a model; where a call to it does not end, end the process: nobody can end a thread."""
     try:
         await asyncio.wait_for(active.close(), _MODELS_CLOSE_S)
     except asyncio.TimeoutError:
         told.abandoned("an engine did not end what it was asked")
-        _leave(bound, 1)
+        leave(1)
 
 
 async def _end(serving: Serving, gate: Gate) -> int:
@@ -207,13 +209,13 @@ def make_server(serving: Serving, models: Sequence[ServedModel], gate: Gate) -> 
 
 
 @contextlib.contextmanager
-def _stop_signals(bound: socket.socket) -> Iterator[asyncio.Event]:
+def _stop_signals(leave: Leave) -> Iterator[asyncio.Event]:
     """Give what is set by the first SIGTERM or SIGINT; the second one ends the process."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def hear(number: int) -> None:
         if stop.is_set():
-            _leave(bound, 128 + number)
+            leave(128 + number)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -225,11 +227,11 @@ def _stop_signals(bound: socket.socket) -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(number)
 
 
-def _leave(bound: socket.socket, code: int) -> NoReturn:
-    """End the process at once: children notice that, and a Unix socket is removed."""
+def _leave(path: Path | None, code: int) -> None:
+    """End the process at once: children notice that, and the Unix socket is removed."""
     with contextlib.suppress(OSError):
-        if bound.family == socket.AF_UNIX:
-            Path(bound.getsockname()).unlink()
+        if path is not None:
+            path.unlink()
     os._exit(code)
 
 

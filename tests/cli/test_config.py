@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +148,9 @@ def test_a_bad_variable_stops_every_command_with_exit_2(configured: Shop, monkey
 
 def test_settings_and_policies_are_checked_without_database_and_store(configured: Shop) -> None:
     configured.database_path.unlink()
-    assert re.search(r": \d+ settings and all policies are understood", configured.cli("config", "check").out)
-    assert configured.cli("config", "check", "--json").document["understood"] == 12
+    understood = configured.cli("config", "check", "--json").document["understood"]
+    assert understood >= len([key for key in KEYS if not key.name.startswith("channels.")])
+    assert f": {understood} settings and all policies are understood" in configured.cli("config", "check").out
     policies = configured.path / "policies"
     policies.mkdir()
     (policies / "fp61.toml").write_text("")
