@@ -104,9 +104,9 @@ def command(invocation: Invocation, /, *, references: tuple[ModelReference, ...]
     SIGTERM or Ctrl-C ends it: the readiness probe says no, new requests get 503, those under way are answered, exit 0.
     A second one ends it at once. With --json, one line of JSON for each event.
     """
-    from modelreg.runtime.serve.server import require_uvicorn
+    from modelreg.runtime.serve.server import require_libraries
 
-    require_uvicorn()
+    require_libraries()
     names = _check_references(references)
     from modelreg.cli.serve_events import ServeEvents, log_to
     from modelreg.registry.storage.open import locate_storage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
 import signal
@@ -90,12 +91,13 @@ class Serving:
     shutdown_timeout_s: float = 30.0
 
 
-def require_uvicorn() -> None:
-    """Raise MissingDependencyError where uvicorn is not installed."""
-    try:
-        import uvicorn  # noqa: F401 - an extra
-    except ImportError as error:
-        raise MissingDependencyError("uvicorn", extra="serve") from error
+def require_libraries() -> None:
+    """Raise MissingDependencyError where the extra is not installed: before a model is loaded."""
+    for library in ("starlette", "uvicorn"):
+        try:
+            importlib.import_module(library)
+        except ImportError as error:
+            raise MissingDependencyError(library, extra="serve") from error
 
 
 async def serve(serving: Serving, bound: socket.socket) -> None:
@@ -135,20 +137,13 @@ async def serve(serving: Serving, bound: socket.socket) -> None:
 
 
 async def _open_all(serving: Serving, stack: contextlib.AsyncExitStack, stop: asyncio.Event, leave: Leave) -> bool:
-    """Load every model; return whether nobody said stop meanwhile."""
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        for active in serving.actives.values():
-            opening = asyncio.ensure_future(active.open())
-            await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not opening.done():
-                opening.cancel()
-                return False
-            opening.result()
-            stack.push_async_callback(_close, active, serving.told, leave)
-    finally:
-        stopping.cancel()
-    return not stop.is_set()
+    """Load every model; return whether nobody said stop meanwhile. What is being loaded then is loaded, and freed."""
+    for active in serving.actives.values():
+        await active.open()
+        stack.push_async_callback(_close, active, serving.told, leave)
+        if stop.is_set():
+            return False
+    return True
 
 
 async def _close(active: AsyncActiveModel, told: Told, leave: Leave) -> None:

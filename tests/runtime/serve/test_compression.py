@@ -4,13 +4,14 @@ import gzip
 import zlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modelreg.runtime.serve.compression import check_encoding, choose_encoding, pack, unpack
 from modelreg.runtime.serve.problems import InvalidRequestError, TooLargeError, UnknownEncodingError
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=3000), st.sampled_from(["gzip", "deflate"]))
 def test_what_is_packed_comes_back(body: bytes, encoding: str) -> None:
     assert unpack(pack(body, encoding), encoding, limit_bytes=len(body)) == body

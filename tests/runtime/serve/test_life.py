@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from modelreg.registry.errors import ModelregError, NotFoundError
+from modelreg.registry.leases import read_leases
 from modelreg.registry.storage.local import LocalStorage
 from modelreg.runtime.active_async import AsyncActiveModel
 from modelreg.runtime.serve.listening import ListenError, bind_port, bound_path, describe_address, listen
@@ -97,20 +98,22 @@ def test_a_model_that_cannot_be_served_is_said_and_nothing_listens(store: LocalS
     assert isinstance(caught.value, NotFoundError)
 
 
-def test_a_signal_while_models_are_loaded_ends_it(store: LocalStorage) -> None:
+def test_a_signal_while_models_are_loaded_ends_it_and_leaves_no_lease(store: LocalStorage) -> None:
     bound = bind_port("127.0.0.1", 0)
-    told = Ending(bound.getsockname()[1])
 
     async def start() -> None:
         active = AsyncActiveModel(
-            "lenet@production", store=str(store.root), cache=store.root.parent / "cache", lease=False
+            "lenet@production",
+            store=str(store.root),
+            cache=store.root.parent / "cache",
+            options=ServingOptions(trial=False),
         )
         asyncio.get_running_loop().call_later(0.0, os.kill, os.getpid(), signal.SIGTERM)
-        await serve(Serving(actives={"lenet@production": active}, told=told), bound)
+        await serve(Serving(actives={"lenet@production": active}, told=Untold()), bound)
 
     with bound:
         asyncio.run(start())
-    assert told.connections == []  # it never listened
+    assert read_leases(store).live == ()
 
 
 def test_two_that_are_bound_to_a_port_and_the_second_to_listen() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from numpy.typing import NDArray
@@ -80,6 +80,7 @@ def tensors(draw: st.DrawFn) -> tuple[str, Array]:
     return datatype, draw(arrays_of.arrays(dtype, shape, elements=elements))
 
 
+@settings(deadline=None)
 @given(tensors(), st.booleans(), st.booleans(), st.integers(0, 40))
 def test_what_is_sent_comes_back(tensor: tuple[str, Array], binary_in: bool, binary_out: bool, start: int) -> None:
     datatype, array = tensor
