@@ -35,6 +35,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "promote": "Make a version's engines active on a channel.",
         "rollback": "Bring back the release that was active before.",
         "pull": "Bring what a channel serves to this host.",
+        "serve": "Answer inference requests over HTTP.",
         "export": "Write a Triton model, an ONNX or a bundle.",
         "import": "Take in a bundle of another registry.",
     },

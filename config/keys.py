@@ -152,6 +152,13 @@ def _count(value: object, name: str, *, minimum: int) -> int:
     return value
 
 
+def _port(value: object, name: str) -> int:
+    port = _whole(value, name)
+    if port > 65535:
+        raise ConfigError(f"{name} must be a port, 0 to 65535, found {port}")
+    return port
+
+
 def _names(value: object, name: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
         raise ConfigError(f"{name} must be a list of names, found {value!r:.40}")
@@ -210,6 +217,14 @@ KEYS = (
     Key(name="gc.grace_s", read=_seconds, parse=_parse_number, summary="how long garbage is left there"),
     Key(name="promote.preference.TARGET", read=_precisions, parse=_parse_words, summary="the most wanted first"),
     Key(name="serve.python", read=_names, parse=_parse_words, summary="what loads plans on this host"),
+    Key(name="serve.host", read=_text, parse=str, summary="the address that serve listens on"),
+    Key(name="serve.http_port", read=_port, parse=_parse_whole, summary="the port that serve listens on"),
+    Key(name="serve.concurrency", read=_whole_above_0, parse=_parse_whole, summary="requests on an engine at a time"),
+    Key(name="serve.max_queue", read=_whole, parse=_parse_whole, summary="requests that may wait for it"),
+    Key(name="serve.max_body_mib", read=_whole_above_0, parse=_parse_whole, summary="the largest request"),
+    Key(name="serve.request_timeout_s", read=_seconds, parse=_parse_number, summary="when a request is given up"),
+    Key(name="serve.read_timeout_s", read=_seconds, parse=_parse_number, summary="how long a client may send"),
+    Key(name="serve.shutdown_timeout_s", read=_seconds, parse=_parse_number, summary="how long serve may end"),
     Key(name="health.gpu_utilization", read=_share, parse=_parse_number, summary="a GPU is busy above it"),
     Key(name="health.gpu_memory", read=_share, parse=_parse_number, summary="a GPU's memory is short above it"),
     Key(name="health.gpu_memory_critical", read=_share, parse=_parse_number, summary="the same, as CRITICAL"),

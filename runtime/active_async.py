@@ -13,6 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from modelreg.registry.contents import Signature
 from modelreg.runtime.active import ActiveModel
 from modelreg.runtime.serving import ActiveState, Answer, NotServingError
 
@@ -66,15 +67,22 @@ class AsyncActiveModel:
         Raises:
             ModelregError: As `ActiveModel.infer`.
         """
-        if self._model is None or self._threads is None:
-            raise NotServingError("this model is not open", hint="Use it in `async with`.")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._model.infer, inputs)
+        model = self._require_open()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, model.infer, inputs)
+
+    @property
+    def signature(self) -> Signature:
+        """Return what the model takes and gives, of what is served or was served last."""
+        return self._require_open().signature
 
     def state(self) -> ActiveState:
         """Return a look at what is served; it waits for nothing."""
+        return self._require_open().state()
+
+    def _require_open(self) -> ActiveModel:
         if self._model is None:
             raise NotServingError("this model is not open", hint="Use it in `async with`.")
-        return self._model.state()
+        return self._model
 
     async def close(self) -> None:
         """Answer what is under way, and free the engines."""

@@ -140,8 +140,8 @@ def routes(monitor: Monitor) -> list[Route]:
         MissingDependencyError: Starlette is not installed.
     """
     try:
-        from starlette.responses import Response  # noqa: PLC0415 - an extra
-        from starlette.routing import Route  # noqa: PLC0415
+        from starlette.responses import Response
+        from starlette.routing import Route
     except ImportError:
         raise MissingDependencyError("starlette", extra="serve") from None
 
