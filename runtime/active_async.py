@@ -7,13 +7,15 @@ async with AsyncActiveModel("resnet50@production", store="s3://bucket/models") a
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from modelreg.runtime.active import ActiveModel
+from modelreg.runtime.batcher import expired
 from modelreg.runtime.serving import ActiveState, Answer, NotServingError
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ class AsyncActiveModel:
 
     Args:
         name: NAME@CHANNEL.
-        concurrency: So many requests are on the engine at a time; the others wait, in order.
+        concurrency: So many requests are on the engine at a time; the others wait, in order. With
+            dynamic batching, its queue takes their place.
         arguments: Those of `ActiveModel`.
     """
 
@@ -57,18 +60,24 @@ class AsyncActiveModel:
             raise
         return self
 
-    async def infer(self, inputs: Mapping[str, Array]) -> Answer:
+    async def infer(self, inputs: Mapping[str, Array], *, timeout_s: float | None = None) -> Answer:
         """
         Return every output for one set of inputs, and which engine gave them.
 
-        A task that is cancelled ends at once; what was begun for it ends in its thread, and is thrown away.
+        With dynamic batching no thread waits for the answer. A task that is cancelled ends at once; a request of it
+        that waits in the queue is taken back, and one that was begun ends for nobody.
 
         Raises:
             ModelregError: As `ActiveModel.infer`.
         """
         if self._model is None or self._threads is None:
             raise NotServingError("this model is not open", hint="Use it in `async with`.")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._model.infer, inputs)
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        begun = self._model.begin(inputs, until_s=until_s)
+        if begun is not None:
+            return await _wait(begun, timeout_s)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._model.infer_until, inputs, until_s)
 
     def state(self) -> ActiveState:
         """Return a look at what is served; it waits for nothing."""
@@ -93,6 +102,28 @@ class AsyncActiveModel:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _wait(begun: Future[Answer], timeout_s: float | None) -> Answer:
+    """Return the answer; at the deadline, take the request back if it still waits."""
+    loop = asyncio.get_running_loop()
+    answer = asyncio.wrap_future(begun)
+    late = False
+
+    def take_back() -> None:
+        nonlocal late
+        late = begun.cancel()  # False: it runs, and its answer comes
+
+    timer = None if timeout_s is None else loop.call_later(timeout_s, take_back)
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        if late:
+            raise expired() from None
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 def _close_late(opening: asyncio.Future[ActiveModel]) -> None:

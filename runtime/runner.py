@@ -47,6 +47,10 @@ class GpuLoad:
         target: The GPU to run on.
         host_code: Whether the plan may run the lean runtime that it carries, as version-compatible ones do.
         output_types: The source's types of the outputs, which older releases narrow.
+        visible: What the child shall see of the GPUs that this process sees, as `CUDA_VISIBLE_DEVICES` has it; empty:
+            all of them.
+        uuid: The GPU that it must find there; empty: any of the target.
+        cuda_graphs: Whether a graph is captured for each shape, and replayed while the shape stays.
     """
 
     digest: str
@@ -55,6 +59,14 @@ class GpuLoad:
     target: str
     host_code: bool = False
     output_types: Mapping[str, str] = field(default_factory=dict)
+    visible: str = ""
+    uuid: str = ""
+    cuda_graphs: bool = False
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the child gets."""
+        return {"CUDA_VISIBLE_DEVICES": self.visible} if self.visible else {}
 
     def to_request(self) -> Json:
         """Return what the job file needs."""
@@ -64,6 +76,8 @@ class GpuLoad:
             "target": self.target,
             "host_code": self.host_code,
             "output_types": dict(self.output_types),
+            "uuid": self.uuid,
+            "cuda_graphs": self.cuda_graphs,
         }
 
 
@@ -136,7 +150,8 @@ class WorkerRunner:
         log = log_path or Path(str(self._scratch and self._scratch.name)) / "run.log"
         interpreter = python if mode == "plan" else sys.executable
         try:
-            self._worker = Worker.start(interpreter, JOB_FILES[backend], log_path=log)
+            environment = {} if gpu is None else gpu.environment
+            self._worker = Worker.start(interpreter, JOB_FILES[backend], log_path=log, env=environment)
         except BaseException as error:
             self._clean()
             if isinstance(error, WorkerError):

@@ -103,6 +103,7 @@ class Worker:
         self._requests = cast(BinaryIO, self._pipe)
         self._answers = cast(BinaryIO, io.BufferedReader(self._pipe, buffer_size=1 << 16))
         self._is_dead = False
+        self._is_over = False
         self.python_version = ""
 
     @classmethod
@@ -172,6 +173,8 @@ class Worker:
             WorkerTimeoutError: `timeout_s` passed; as `WorkerLogError`, the log outgrew its limit.
             WorkerProtocolError: The child answered garbage.
         """
+        if self._is_over:  # the numbers of its pipes may be somebody else's files by now
+            raise WorkerDiedError(f"worker {self._name} has ended", return_code=self._process.poll())
         deadline = time.monotonic() + timeout_s
         with self._killing_on_error():
             self._pipe.deadline = deadline
@@ -190,6 +193,7 @@ class Worker:
     def close(self) -> None:
         """End the child: politely by the end of its stdin, by SIGKILL to its whole session after 5 s."""
         assert self._process.stdin is not None
+        self._is_over = True
         self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_CLOSE_TIMEOUT_S)
@@ -197,6 +201,7 @@ class Worker:
 
     def kill(self) -> None:
         """Kill the child and everything it started, now, and remove its temporary files."""
+        self._is_over = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
