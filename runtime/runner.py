@@ -151,7 +151,11 @@ class WorkerRunner:
         interpreter = python if mode == "plan" else sys.executable
         try:
             environment = {} if gpu is None else gpu.environment
-            self._worker = Worker.start(interpreter, JOB_FILES[backend], log_path=log, env=environment)
+            from modelreg.registry.toolchains.shared import make_arenas  # noqa: PLC0415 - NumPy: start-up time
+
+            self._worker = Worker.start(
+                interpreter, JOB_FILES[backend], log_path=log, env=environment, arenas=make_arenas()
+            )
         except BaseException as error:
             self._clean()
             if isinstance(error, WorkerError):

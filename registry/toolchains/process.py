@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from modelreg.registry.toolchains.shared import Arenas
+
     Array = NDArray[np.generic]
 
 OnProgress = Callable[[float | None, str], None]
@@ -90,8 +92,14 @@ class Worker:
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], module: Path, log_path: Path, belongings: contextlib.ExitStack
+        self,
+        process: subprocess.Popen[bytes],
+        module: Path,
+        log_path: Path,
+        belongings: contextlib.ExitStack,
+        arenas: Arenas | None = None,
     ) -> None:
+        self._sent, self._got = arenas or (None, None)
         self._process = process
         self._belongings = belongings
         self._name = module.stem
@@ -114,6 +122,7 @@ class Worker:
         *,
         log_path: Path,
         env: Mapping[str, str] | None = None,
+        arenas: Arenas | None = None,
         timeout_s: float = START_TIMEOUT_S,
     ) -> Worker:
         """
@@ -124,6 +133,8 @@ class Worker:
             module: File with `JOBS`, a mapping of names to functions (request, arrays, report).
             log_path: File that the child's stderr is appended to.
             env: Variables to set beside those that every worker gets.
+            arenas: Shared memory for large arrays, which is the worker's from now on; jobs must not keep an array of a
+                request beyond their answer.
             timeout_s: How long the caller waits for anything; the imports of the module get no more than
                 `START_TIMEOUT_S` of it.
 
@@ -132,8 +143,14 @@ class Worker:
         """
         with contextlib.ExitStack() as belongings:
             temporary = belongings.enter_context(scratch_folder("worker"))
-            process = spawn(python, module, temporary=temporary, extra=env or {}, log_path=log_path)
-            started = cls(process, module, log_path, belongings.pop_all())
+            extra = dict(env or {})
+            fds: tuple[int, ...] = ()
+            if arenas is not None:
+                belongings.callback(arenas.close)
+                fds = arenas.fds
+                extra[protocol.ARENAS] = ",".join(map(str, fds))
+            process = spawn(python, module, temporary=temporary, extra=extra, log_path=log_path, shared_fds=fds)
+            started = cls(process, module, log_path, belongings.pop_all(), arenas)
         start_s = min(timeout_s, START_TIMEOUT_S)
         try:
             frame, _ = started._receive(time.monotonic() + start_s, start_s, ignore_progress)
@@ -179,7 +196,9 @@ class Worker:
         with self._killing_on_error():
             self._pipe.deadline = deadline
             try:
-                protocol.write_frame(self._requests, {"job": job, "request": dict(request)}, arrays)
+                if self._sent is not None:
+                    self._sent.start()
+                protocol.write_frame(self._requests, {"job": job, "request": dict(request)}, arrays, arena=self._sent)
             except TimeoutError as error:
                 raise self._timed_out(timeout_s) from error
             except BrokenPipeError as error:
@@ -188,7 +207,7 @@ class Worker:
             body = frame.get("body")
             if frame.get("kind") != "result" or not isinstance(body, dict):
                 raise WorkerProtocolError(f"worker {self._name} answered {frame!r:.200} to {job!r}")
-        return body, out
+        return body, out if self._got is None else self._got.take_out(out)
 
     def close(self) -> None:
         """End the child: politely by the end of its stdin, by SIGKILL to its whole session after 5 s."""
@@ -245,7 +264,7 @@ class Worker:
         self._pipe.deadline = deadline
         while True:
             try:
-                received = protocol.read_frame(self._answers)
+                received = protocol.read_frame(self._answers, arena=self._got)
             except TimeoutError as error:
                 raise self._timed_out(timeout_s) from error
             except protocol.FrameError as error:

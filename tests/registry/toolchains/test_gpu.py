@@ -51,6 +51,9 @@ class PretendDriver:
     def do_cuDeviceGetUuid_v2(self, number: Any, device: Any) -> None:  # noqa: N802
         number._obj[15] = device.value + 1
 
+    def do_cuDeviceGetUuid(self, _number: Any, _device: Any) -> None:  # noqa: N802
+        """Leave it all zeros."""
+
     def do_cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> None:  # noqa: N802
         context._obj.value = 100 + device.value
 
@@ -91,7 +94,6 @@ def test_another_gpu_than_the_one_that_was_asked_for_is_refused(driver: PretendD
 
 def test_a_driver_that_tells_no_uuid_is_believed(driver: PretendDriver) -> None:
     driver.refusing = "cuDeviceGetUuid_v2"
-    driver.do_cuDeviceGetUuid = lambda *_: None  # type: ignore[method-assign]
     assert gpu.list_gpus()[1]["uuid"] == uuid_of(0)
 
 
