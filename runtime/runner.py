@@ -144,6 +144,8 @@ class WorkerRunner:
             _require_header(path, backend, gpu)
         self.backend = backend
         self._timeout_s = timeout_s
+        self.replayed = 0
+        """Of TensorRT: runs so far that replayed a CUDA graph."""
         self._overflows: dict[str, int] | None = {} if mode == "rounded" else None
         self._ranges: dict[int, Json] | None = {} if mode == "ranged" else None
         self._scratch = tempfile.TemporaryDirectory(prefix="modelreg-run-") if log_path is None else None
@@ -189,6 +191,7 @@ class WorkerRunner:
             WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
         """
         answer, outputs = self._call("run", {}, inputs, timeout_s=self._timeout_s)
+        self.replayed = answer.get("replayed", 0)
         if self._overflows is not None:
             for node, count in answer["overflows"]:
                 self._overflows[node] = self._overflows.get(node, 0) + count

@@ -104,6 +104,8 @@ class PinnedArenas:
             if mapped is pinned:
                 continue
             self._unpin(number)
+            if mapped is None:
+                continue
             try:
                 self._device.pin(mapped.ctypes.data, mapped.nbytes)
             except CudaError as error:

@@ -99,7 +99,8 @@ class Worker:
         belongings: contextlib.ExitStack,
         arenas: Arenas | None = None,
     ) -> None:
-        self._sent, self._got = arenas or (None, None)
+        self._sent = None if arenas is None else arenas.requests
+        self._got = None if arenas is None else arenas.answers
         self._process = process
         self._belongings = belongings
         self._name = module.stem

@@ -52,7 +52,10 @@ export MODELREG_GPU_UNTIL CUBLAS_WORKSPACE_CONFIG=:4096:8 NO_COLOR=1 COLUMNS=120
 unset MODELREG_HOME
 
 rm -f "$results"/{results.json,gpu-results.md,commands.log,pytest.log,inspector-*.json.gz}
-files=(tests/gpu/test_{release,latency,refusals,layers,resnet50}.py)
+files=()
+for stage in ${MODELREG_GPU_STAGES:-release latency refusals layers resnet50}; do
+    files+=("tests/gpu/test_$stage.py")
+done
 timeout --signal=INT --kill-after=20 "$limit" \
     "$python" -m pytest -m gpu -p no:cacheprovider -p no:randomly -W default -v --durations=0 --durations-min=1 \
     "${files[@]}" 2>&1 | tee "$results/pytest.log"

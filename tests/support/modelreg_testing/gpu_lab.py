@@ -94,7 +94,15 @@ class Recorder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.body: Json = {"schema": 1, "environment": {}, "stages": [], "engines": [], "latency": [], "facts": []}
+        self.body: Json = {
+            "schema": 1,
+            "environment": {},
+            "stages": [],
+            "engines": [],
+            "latency": [],
+            "serving": [],
+            "facts": [],
+        }
 
     def add(self, section: str, entry: Json) -> None:
         """Append to a section."""
