@@ -191,7 +191,7 @@ def measure_swaps(bench: Bench, *, seconds: float, rows: int) -> Json:
         rate = 0.8 * capacity
         swaps = Swaps(model, bench.move, number=max(2, round(seconds / 6)), seconds=seconds)
         found = run_open(model.infer, known, rate=rate, clients=clients, seconds=seconds, meanwhile=swaps)
-        return describe_swaps(found, swaps, rate=rate, capacity=capacity, seconds=seconds)
+        return describe_swaps(found, swaps, rate=rate, capacity=capacity)
 
 
 def measure_batching(bench: Bench, *, seconds: float) -> list[Json]:

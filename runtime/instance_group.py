@@ -171,7 +171,9 @@ class InstanceGroup:
         return min(found, default=None)
 
     def close(self) -> None:
-        """Free every instance."""
+        """Free every instance, all at a time."""
+        for instance in self._instances:
+            instance.begin_close()
         for instance in self._instances:
             instance.close()
 

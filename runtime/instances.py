@@ -80,10 +80,14 @@ class Instance:
         self._failed.set()
         return True
 
-    def close(self) -> None:
-        """Free the engine, in the thread that made it."""
+    def begin_close(self) -> None:
+        """Have the thread that made the engine free it, and end."""
         self._closing.set()
         self._failed.set()
+
+    def close(self) -> None:
+        """Do so, and wait for it."""
+        self.begin_close()
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_TIMEOUT_S)  # it may be loading, which cannot be hurried
 

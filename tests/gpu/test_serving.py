@@ -97,7 +97,7 @@ def test_swaps_under_load_fail_no_request_and_mix_no_answer(lab: Lab, batching: 
         entry = note(
             lab,
             f"swaps under load, {'batched' if batching else 'alone'}",
-            **describe_swaps(found, swaps, rate=rate, capacity=capacity, seconds=seconds),
+            **describe_swaps(found, swaps, rate=rate, capacity=capacity),
             free_before=free,
             free_after=current_free(model),
         )
@@ -107,9 +107,13 @@ def test_swaps_under_load_fail_no_request_and_mix_no_answer(lab: Lab, batching: 
         assert entry["free_after"] >= entry["free_before"] - 64 * MIB
 
 
+def engine_of(model: Any) -> Any:
+    return model._lender.current.seat.engine
+
+
 def current_free(model: Any) -> int:
     """Return the free bytes of where the engine lives."""
-    free: int = model._lender.current.seat.engine.read_free_memory()
+    free: int = engine_of(model).read_free_memory()
     return free
 
 
@@ -151,8 +155,7 @@ def test_cuda_graphs_change_no_byte(lab: Lab) -> None:
             found[graphs] = [first_output(model.infer(each)).tobytes() for each in requests]
             rate, _ = run_closed(model.infer, requests[:1], clients=1, seconds=1.5)
             took[graphs] = 1000 / rate
-            engine = model._lender.current.seat.engine  # type: ignore[union-attr]
-            replayed = 0 if lab.setting.is_rehearsal else engine._runner.replayed  # type: ignore[attr-defined]
+            replayed = 0 if lab.setting.is_rehearsal else engine_of(model)._runner.replayed
     note(lab, "CUDA graphs", network=network, plain_ms=took[False], graph_ms=took[True], replayed=replayed)
     assert found[True] == found[False]
     if not lab.setting.is_rehearsal:

@@ -79,7 +79,10 @@ class PretendCuda(types.ModuleType):
         del self.alive[address]
 
     def _cudaMemcpyAsync(self, to: int, source: int, size: int, _kind: int, _stream: int) -> None:  # noqa: N802
-        self.do(lambda: ctypes.memmove(to, source, size) and None)
+        def copy() -> None:
+            ctypes.memmove(to, source, size)
+
+        self.do(copy)
 
     def _cudaHostRegister(self, address: int, _size: int, _flags: int) -> None:  # noqa: N802
         assert ("pinned", address) not in self.alive
@@ -170,7 +173,8 @@ class PretendEngine:
             assert self.written == shape, "the context was left at another shape"
             size = int(np.prod(shape))
             x, y = (
-                np.frombuffer((ctypes.c_float * size).from_address(addresses[name]), np.float32) for name in ("x", "y")
+                np.frombuffer(memoryview((ctypes.c_float * size).from_address(addresses[name])), np.float32)
+                for name in ("x", "y")
             )
             y[:] = x * 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import threading
 import time
@@ -96,17 +97,20 @@ def run_open(
     infer: Infer, known: Known, *, rate: float, clients: int, seconds: float, meanwhile: Callable[[], None]
 ) -> Found:
     """
-    Have requests come at a rate, whatever becomes of those before; `meanwhile` runs beside it.
+    Have requests come at a rate, whatever becomes of those before; `meanwhile` runs beside it, and they come until both
+    it and the time are over.
 
     A latency counts from when its request was due: a pause delays all that are due in it, and is not hidden.
     """
     found, lock = Found(), threading.Lock()
     began = time.monotonic()
-    total = int(rate * seconds)
+    beside = threading.Thread(target=meanwhile)
 
     def ask(client: int) -> None:
-        for number in range(client, total, clients):
+        for number in itertools.count(client, clients):
             due = began + number / rate
+            if due > began + seconds and not beside.is_alive():
+                return
             time.sleep(max(0.0, due - time.monotonic()))
             which = number % len(known.requests)
             try:
@@ -123,7 +127,6 @@ def run_open(
                 found.mixed += not is_own
                 found.generations.add(answer.generation)
 
-    beside = threading.Thread(target=meanwhile)
     beside.start()
     _in_threads(ask, clients)
     beside.join()
@@ -175,9 +178,10 @@ class Swaps:
         return [(end, begin) for end, begin in zip(ends, begins, strict=True) if begin > end]
 
 
-def describe_swaps(found: Found, swaps: Swaps, *, rate: float, capacity: float, seconds: float) -> Json:
+def describe_swaps(found: Found, swaps: Swaps, *, rate: float, capacity: float) -> Json:
     """Return what came of a run with swaps."""
-    before, during = found.p_ms(0.99, within=swaps.outside(seconds)), found.p_ms(0.99, within=swaps.spans)
+    whole_s = max(found.due_s, default=0.0)
+    before, during = found.p_ms(0.99, within=swaps.outside(whole_s)), found.p_ms(0.99, within=swaps.spans)
     return {
         "requests": len(found.latency_s) + len(found.failed),
         "rate": rate,
