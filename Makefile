@@ -2,6 +2,7 @@
 #
 #   PYTHON=python3.12 make demo     another interpreter (3.10 or newer)
 #   make test PYTEST="-k rollback"  more arguments for pytest
+#   make test PYTEST="--cov"        with branch coverage, which takes a third longer; CI does
 #   make gate-check SEEDS=2         fewer healthy engines
 #   make faults PARTS="kills"       a part of the fault campaign (docs/faults.md)
 #   PIP_EXTRA_INDEX_URL=…           pip's own variable, for example for PyTorch's smaller CPU builds
@@ -39,8 +40,8 @@ help: ## Show this list
 demo: $(CORE) ## Register, build, validate, promote and roll back a LeNet (no GPU, no PyTorch)
 	@PATH="$(abspath $(BIN)):$$PATH" examples/lenet/demo.sh
 
-test: $(DEV) ## Run all tests, with branch coverage
-	@$(BIN)/pytest -n $(JOBS) --cov --cov-report=term $(PYTEST)
+test: $(DEV) ## Run all tests
+	@$(BIN)/pytest -n $(JOBS) $(PYTEST)
 
 faults: $(DEV) ## Run the large fault campaign (PARTS="kills crowd" for some of it) and write docs/faults.md
 	@PYTHONPATH=tests/support $(BIN)/python -m modelreg_testing.campaign --jobs $(JOBS) $(PARTS)

@@ -96,12 +96,11 @@ def _variant(registry: Registry, version: VersionRecord, precision: Precision) -
 
 
 def _write(invocation: Invocation, registry: Registry, files: tuple[StoredFile, ...], folder: Path) -> None:
-    from dataclasses import replace
 
     from modelreg.runtime.pull_place import folder_errors
     from modelreg.runtime.staging import fill_folder, move_into_place, staged_folder
 
-    named = (replace(files[0], path="model.onnx"), *files[1:])
+    named = (files[0]._replace(path="model.onnx"), *files[1:])
     total = sum(file.size_bytes for file in files)
     with (
         interrupted_by_signals(),

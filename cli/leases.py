@@ -9,7 +9,7 @@ import click
 
 from modelreg.cli.context import Invocation, open_store
 from modelreg.cli.options import CONTEXT, add_global_options, dry_run_option, make_command, read_model_name
-from modelreg.cli.render import print_document, print_line, print_note, print_warning, short, when
+from modelreg.cli.render import print_document, print_line, print_note, print_warning, when
 from modelreg.cli.tables import Column, print_table
 from modelreg.registry.errors import NotFoundError
 
@@ -107,15 +107,15 @@ def warn_of_time(found: LeaseList) -> None:
 
 
 def print_leases(leases: Sequence[Lease], *, no_color: bool) -> None:
-    """Print one line for each lease."""
+    """Print one line for each lease, without what its generation says already: the release is in the JSON."""
+    has_instances = any(lease.holder.instance for lease in leases)
     columns = (
         Column(header="LEASE"),
         Column(header="CHANNEL", folds=True),
         Column(header="VERSION", right=True),
         Column(header="GEN", right=True),
-        Column(header="RELEASE"),
         Column(header="HOST", folds=True),
-        Column(header="INSTANCE", folds=True),
+        *([Column(header="INSTANCE", folds=True)] if has_instances else []),
         Column(header="SINCE (UTC)"),
         Column(header="RENEWED (UTC)"),
     )
@@ -125,9 +125,8 @@ def print_leases(leases: Sequence[Lease], *, no_color: bool) -> None:
             f"{lease.model}@{lease.channel}",
             str(lease.version),
             str(lease.generation),
-            short(lease.release),
             f"{lease.holder.host} pid {lease.holder.pid}",
-            lease.holder.instance,
+            *([lease.holder.instance] if has_instances else []),
             when(lease.since),
             when(lease.renewed_at),
         )

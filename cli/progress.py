@@ -65,12 +65,21 @@ class Reporter:
             if count.done >= _WORTH_SAYING_BYTES:
                 print_note(f"{label}: {size(count.done)} in {time.monotonic() - started:.1f} s")
             return
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            FileSizeColumn,
+            Progress,
+            ProgressColumn,
+            TextColumn,
+            TransferSpeedColumn,
+        )
 
+        done: ProgressColumn = FileSizeColumn() if total is None else DownloadColumn(binary_units=True)
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
-            DownloadColumn(binary_units=True),
+            done,
             TransferSpeedColumn(),
         )
         with Progress(*columns, console=self._console(), transient=True) as progress:

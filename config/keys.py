@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from modelreg.config.channel_demands import VerdictsFrom, read_max_verdict_age, read_verdicts_from
 from modelreg.config.toml import as_finite
-from modelreg.registry.database_url import check_database_url
 from modelreg.registry.errors import ConfigError, UsageError
 from modelreg.registry.references import check_name
 from modelreg.registry.words import Precision
+
+if TYPE_CHECKING:
+    from modelreg.config.channel_demands import VerdictsFrom
 
 VARIABLE_PREFIX = "MODELREG_"
 
@@ -106,6 +107,8 @@ def _text(value: object, name: str) -> str:
 
 
 def _database(value: object, name: str) -> str:
+    from modelreg.registry.database_url import check_database_url  # noqa: PLC0415 - start-up time
+
     url = _text(value, name)
     try:
         return check_database_url(url)
@@ -156,11 +159,15 @@ def _targets(value: object, name: str) -> tuple[str, ...]:
 
 def _age(value: object, name: str) -> str:
     check_name(name.removeprefix("channels.").removesuffix(".max_verdict_age"), what="channel")
+    from modelreg.config.channel_demands import read_max_verdict_age  # noqa: PLC0415 - start-up time
+
     return read_max_verdict_age(value, name)
 
 
 def _origin(value: object, name: str) -> VerdictsFrom:
     check_name(name.removeprefix("channels.").removesuffix(".verdicts_from"), what="channel")
+    from modelreg.config.channel_demands import read_verdicts_from  # noqa: PLC0415 - start-up time
+
     return read_verdicts_from(value, name)
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from modelreg.config.channel_demands import ChannelDemands, VerdictsFrom
 from modelreg.config.keys import HOME_VARIABLE
 from modelreg.config.layers import Resolved, resolve
-from modelreg.registry.database_url import SQLITE_SCHEME, has_password, is_server
 from modelreg.registry.errors import HomeNotFoundError, StorageError, UsageError
 from modelreg.registry.words import Precision
+
+if TYPE_CHECKING:
+    from modelreg.config.channel_demands import ChannelDemands
 
 HOME_NAME = ".modelreg"
 _DEFAULTS = Path(__file__).with_name("settings.toml")
@@ -27,8 +29,7 @@ max_verdict_age = "1d"         # and that was validated within this time: 90m, 1
 verdicts_from = "same-target"  # on a host with the engine's target; or same-gpu, anywhere"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(NamedTuple):  # and no dataclass: every command makes it, in a seventh of the time
     """What a registry is set to. `preference` maps a target (or `default`) to precisions, most wanted first;
     `channels` maps a channel to the targets it requires, `demands` to what it asks of verdicts, `allowed_plugins` holds
     digests, `serve_python` names the interpreters that load plans on this host."""
@@ -44,7 +45,7 @@ class Settings:
     gc_keep_releases: int = 20
     gc_keep_versions: int = 3
     gc_grace_s: float = 7 * 24 * 3600.0
-    demands: Mapping[str, ChannelDemands] = field(default_factory=dict)
+    demands: Mapping[str, ChannelDemands] = MappingProxyType({})
 
     def preference_for(self, target: str) -> tuple[Precision, ...]:
         """Return the precisions wanted on `target`, most wanted first."""
@@ -56,6 +57,8 @@ class Settings:
 
     def channel_demands(self, channel: str) -> ChannelDemands:
         """Return what `channel` asks of verdicts beside the limits, nothing where nothing is set."""
+        from modelreg.config.channel_demands import ChannelDemands  # noqa: PLC0415 - start-up time
+
         return self.demands.get(channel, ChannelDemands())
 
 
@@ -94,6 +97,8 @@ class Home:
     @property
     def database_url(self) -> str:
         """Return the database as an SQLAlchemy URL; a server's may hold a password."""
+        from modelreg.registry.database_url import SQLITE_SCHEME  # noqa: PLC0415 - start-up time
+
         path = self.database_path
         return self.settings.database_url if path is None else f"{SQLITE_SCHEME}{path}"
 
@@ -107,6 +112,8 @@ class Home:
     @property
     def database_path(self) -> Path | None:
         """Return the database file, or None for a server."""
+        from modelreg.registry.database_url import SQLITE_SCHEME, is_server  # noqa: PLC0415 - start-up time
+
         url = self.settings.database_url
         return None if is_server(url) else self.path / url.removeprefix(SQLITE_SCHEME)
 
@@ -163,6 +170,8 @@ def create_home(path: Path, *, store_url: str | None = None, database_url: str |
     Raises:
         StorageError: The folder cannot be written.
     """
+    from modelreg.registry.database_url import has_password  # noqa: PLC0415 - start-up time
+
     home = Home(path.absolute())
     try:
         home.path.mkdir(parents=True, exist_ok=True)
@@ -230,6 +239,10 @@ def make_settings(resolved: Resolved) -> Settings:
 def _demands(values: Mapping[str, Any]) -> dict[str, ChannelDemands]:
     ages = _named(values, "channels.", ".max_verdict_age")
     origins = _named(values, "channels.", ".verdicts_from")
+    if not ages and not origins:
+        return {}
+    from modelreg.config.channel_demands import ChannelDemands, VerdictsFrom  # noqa: PLC0415 - start-up time
+
     return {
         channel: ChannelDemands(
             max_verdict_age=ages.get(channel), verdicts_from=origins.get(channel, VerdictsFrom.ANYWHERE)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import sys
 from pathlib import Path
 from typing import Any
 
-from modelreg.registry.errors import ConfigError
+from modelreg.registry.errors import ConfigError, StorageError
 from modelreg.registry.regular_files import irregularity
 from modelreg.registry.suggestions import say_close
 
@@ -21,6 +22,15 @@ Table = dict[str, Any]
 MAX_BYTES = 1 << 20
 _MAX_DEPTH = 32
 _INT64 = 1 << 63
+_OF_THE_SYSTEM = {
+    errno.EIO: "The disk or its connection fails: look at the kernel's log before anything else.",
+    errno.EMFILE: "Raise the limit on open files (`ulimit -n`).",
+    errno.ENFILE: "The machine has no file handles left: close some programs.",
+    errno.ENOMEM: "The machine has no memory left: close some programs.",
+    errno.ESTALE: "The network mount went stale: mount it again.",
+}
+"""What is nobody's mistake in a file, by what to do: the command failed, it was not called wrongly. The texts are here,
+since without a file handle no module can be imported."""
 
 
 def read_toml(path: Path) -> Table:
@@ -29,6 +39,7 @@ def read_toml(path: Path) -> Table:
 
     Raises:
         ConfigError: It cannot be read or parsed, is larger than 1 MiB, or is nested too deeply.
+        StorageError: The system is short of something that reading takes, or the disk fails.
     """
     content = _read(path)
     try:
@@ -72,6 +83,8 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
+        if error.errno in _OF_THE_SYSTEM:
+            raise StorageError(f"cannot read {path}: {error.strerror}", hint=_OF_THE_SYSTEM[error.errno]) from error
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     if len(content) > MAX_BYTES:
         raise ConfigError(f"{path} is larger than 1 MiB", hint="Settings and policies are small: is it the right file?")

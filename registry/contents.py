@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from modelreg.registry.digests import canonical_json
 from modelreg.registry.words import Json
@@ -55,8 +56,7 @@ class Signature:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFile:
+class StoredFile(NamedTuple):  # and no dataclass, for start-up time
     """One file of a source or an engine: its name inside the folder, and the blob that holds its bytes."""
 
     path: str

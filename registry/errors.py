@@ -68,13 +68,11 @@ class ReferenceModelError(ModelregError):
 
 
 class MissingDependencyError(ModelregError):
-    """An optional library is not installed."""
+    """An optional library is not installed. `instead` says how to do without it, where one can."""
 
-    def __init__(self, library: str, *, extra: str) -> None:
-        super().__init__(
-            f"{library} is not installed",
-            hint=f"Install it with: pip install '.[{extra}]' in a checkout, else pip install 'modelreg[{extra}]'",
-        )
+    def __init__(self, library: str, *, extra: str, instead: str = "") -> None:
+        install = f"Install it with: pip install '.[{extra}]' in a checkout, else pip install 'modelreg[{extra}]'"
+        super().__init__(f"{library} is not installed", hint=f"{install}; or {instead}" if instead else install)
 
 
 class BuildError(ModelregError):

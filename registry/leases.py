@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from modelreg.registry.clock import iso, parse_iso, utc_now
@@ -215,4 +215,4 @@ def _read_notes(notes: Notes, folder: str) -> Iterator[Note]:
         note = notes.read_note(info.name)
         if note is not None:
             # A listing is as true as a reading, and of a note that is renewed meanwhile the later time counts.
-            yield replace(note, written_at=max(note.written_at, info.written_at))
+            yield note._replace(written_at=max(note.written_at, info.written_at))

@@ -6,7 +6,7 @@ It holds no times and no database ids, so that the same choice of engines always
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modelreg.registry.contents import Signature, StoredFile
@@ -160,7 +160,7 @@ def _released(target: str, engine: EngineRecord) -> ReleasedEngine:
         version_compatible="VERSION_COMPATIBLE" in engine.recipe.get("flags", ()),
         plugins=_read_plugins(build),
         plan_targets=tuple(build.get("plan_targets", ())),
-        files=tuple(replace(file, path=f"{target}/{file.path}") for file in engine.files),
+        files=tuple(file._replace(path=f"{target}/{file.path}") for file in engine.files),
     )
 
 

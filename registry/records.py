@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
+from typing import NamedTuple
 
 from modelreg.registry.contents import Signature, StoredFile
 from modelreg.registry.words import (
@@ -21,8 +22,7 @@ from modelreg.registry.words import (
 _BRIEF_CHARACTERS = 120
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceInfo:
+class SourceInfo(NamedTuple):  # and no dataclass: a listing makes 100,000, in a third of the time
     """What `register` learned from an ONNX file without its weights.
 
     `digest` is the SHA-256 of the ONNX file when it stands alone (what `sha256sum` prints), else the SHA-256 of
@@ -42,8 +42,7 @@ class SourceInfo:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionRecord:
+class VersionRecord(NamedTuple):  # as `SourceInfo`
     """One registered version of a model."""
 
     id: int
@@ -53,7 +52,7 @@ class VersionRecord:
     message: str
     created_at: datetime
     created_by: str
-    tags: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str]
 
     @property
     def reference(self) -> str:

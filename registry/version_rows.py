@@ -167,7 +167,7 @@ def _version(row: Sequence[Any], more_files: _Files) -> VersionRecord:
     message, tags, created_at, created_by, path, file_digest, size_bytes = rest
     files: tuple[StoredFile, ...] = ()
     if path is not None:
-        first = StoredFile(path=path, digest=file_digest, size_bytes=size_bytes)
+        first = StoredFile(path, file_digest, size_bytes)
         files = (first, *more_files.get(key, ()))
     source = SourceInfo(
         digest=digest,

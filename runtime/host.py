@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder  # a tenth of importlib.util's start-up
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from modelreg.registry.words import Backend, Json
@@ -37,8 +37,7 @@ class Interpreter(NamedTuple):
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(NamedTuple):  # and no dataclass, for start-up time
     """
     A machine.
 
@@ -54,7 +53,7 @@ class Host:
     name: str
     gpus: tuple[Gpu, ...]
     backends: frozenset[Backend]
-    versions: Mapping[Backend, str] = field(default_factory=dict)
+    versions: Mapping[Backend, str] = MappingProxyType({})
     interpreters: tuple[Interpreter, ...] = ()
     driver_problem: str = ""
 
@@ -113,7 +112,7 @@ def describe_serving_host(pythons: Sequence[str]) -> Host:
     from modelreg.runtime.interpreters import ask_interpreter  # noqa: PLC0415 - `which` must start at once
 
     asked = tuple(ask_interpreter(python) for python in pythons)
-    return replace(host, backends=frozenset(), versions={}, interpreters=asked)
+    return host._replace(backends=frozenset(), versions={}, interpreters=asked)
 
 
 def find_versions(path: Sequence[str] | None = None) -> dict[Backend, str]:

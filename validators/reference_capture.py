@@ -118,7 +118,7 @@ def check_capture(*, reference: str, weights: Path | None, inputs: str) -> None:
     for text in (reference, inputs, *(() if weights is None else (str(weights),))):
         require_file(text)
     if importlib.util.find_spec("torch") is None:
-        raise MissingDependencyError("PyTorch", extra="torch")
+        raise _no_pytorch()
 
 
 def _run(request: Mapping[str, Any], log_path: Path, timeout_s: float, progress: Callable[[int], None]) -> Json:
@@ -135,10 +135,16 @@ def _run(request: Mapping[str, Any], log_path: Path, timeout_s: float, progress:
     return origin
 
 
+def _no_pytorch() -> MissingDependencyError:
+    return MissingDependencyError(
+        "PyTorch", extra="torch", instead="capture the golden set where it is, and give it with --golden FILE"
+    )
+
+
 def _carried(*, kind: str, message: str, hint: str) -> ModelregError:
     """Return the error that the child raised."""
     if kind == MissingDependencyError.__name__:  # found by `check_capture`, and then not importable
-        return MissingDependencyError("PyTorch", extra="torch")
+        return _no_pytorch()
     return _CARRIED.get(kind, ReferenceModelError)(message, hint=hint)
 
 

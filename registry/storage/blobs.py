@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import IntegrityError, NotFoundError, StorageError
@@ -15,7 +15,6 @@ from modelreg.registry.regular_files import open_unbuffered, open_without_waitin
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.interface import BlobInfo, Progress
 from modelreg.registry.storage.layout import Layout
-from modelreg.registry.storage.marks import MarkedKind, Marks
 from modelreg.registry.storage.offered import OfferedFile, offered_file
 from modelreg.registry.storage.rules import check_digest
 from modelreg.registry.storage.writing import (
@@ -28,6 +27,9 @@ from modelreg.registry.storage.writing import (
     write_hashing,
 )
 
+if TYPE_CHECKING:
+    from modelreg.registry.storage.marks import Marks
+
 F = TypeVar("F")
 
 _SMALL_BYTES = 8 << 20
@@ -36,7 +38,7 @@ _SMALL_BYTES = 8 << 20
 class LocalBlobs:
     """Blobs below a `Layout`."""
 
-    def __init__(self, layout: Layout, marks: Marks) -> None:
+    def __init__(self, layout: Layout, marks: Callable[[], Marks]) -> None:
         self._layout = layout
         self._marks = marks
         self._ops = layout.ops
@@ -60,7 +62,7 @@ class LocalBlobs:
                     self._ops, temporary, source.read, expected_bytes=source.size_bytes, progress=progress
                 )
                 source.require_unchanged()
-                self._marks.claim(MarkedKind.BLOB, digest)
+                self._marks().claim_blob(digest)
                 self._move_in(temporary, digest)
         return BlobInfo(digest=digest, size_bytes=size_bytes)
 
@@ -69,7 +71,7 @@ class LocalBlobs:
         digest = sha256_hex(data)
         target = self._layout.blob(digest)
         with storage_errors(target):
-            self._marks.claim(MarkedKind.BLOB, digest)
+            self._marks().claim_blob(digest)
             if _holds(target, data):
                 # Whoever stored it may not have come to this yet, and our caller will rely on it.
                 self._ops.fsync_dir(target.parent)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.pointers import Pointer
-from modelreg.registry.storage.marks import Mark
 from modelreg.registry.storage.notes import MayTake, Notes
+
+if TYPE_CHECKING:
+    from modelreg.registry.storage.marks import Mark
 
 Progress = Callable[[int], None]
 """Called with the number of bytes done since the last call."""
@@ -34,16 +35,14 @@ def not_told(_name: str) -> None:
     """Ignore what is tried."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlobInfo:
+class BlobInfo(NamedTuple):  # and no dataclass: every command that opens a store makes it
     """A stored blob: its digest (SHA-256, hex) and size."""
 
     digest: str
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class News(NamedTuple):  # as `BlobInfo`
     """A pointer that was not seen before, and the mark by which its store tells it from the next."""
 
     pointer: Pointer

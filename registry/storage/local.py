@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -11,19 +12,18 @@ from modelreg.registry.contents import StoredFile
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage.blobs import LocalBlobs
 from modelreg.registry.storage.channels import LocalChannels
-from modelreg.registry.storage.collection import LocalCollection
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import BlobInfo, News, Progress, no_progress
 from modelreg.registry.storage.layout import Layout
-from modelreg.registry.storage.local_notes import LocalNotes
-from modelreg.registry.storage.marks import Marks
 from modelreg.registry.storage.noted import NotedStorage
 from modelreg.registry.storage.releases import LocalReleases
 from modelreg.registry.storage.rules import no_pointer
 
 if TYPE_CHECKING:
+    from modelreg.registry.storage.collection import LocalCollection
     from modelreg.registry.storage.leftovers import Leftover
+    from modelreg.registry.storage.local_notes import LocalNotes
 
 
 class LocalStorage(NotedStorage):
@@ -41,18 +41,26 @@ class LocalStorage(NotedStorage):
 
     _blobs: LocalBlobs
     _releases: LocalReleases
-    _collection: LocalCollection
 
     def __init__(self, root: Path, *, ops: FileOps | None = None) -> None:
         layout = Layout(root, FileOps() if ops is None else ops)
         layout.check()
         self._layout = layout
-        self._notes = LocalNotes(layout)
-        self._collection = LocalCollection(layout)
-        self._marks = Marks(self._notes, is_left=self._collection.is_left)
-        self._blobs = LocalBlobs(layout, self._marks)
-        self._releases = LocalReleases(layout, self._blobs, self._marks)
+        self._blobs = LocalBlobs(layout, lambda: self._marks)
+        self._releases = LocalReleases(layout, self._blobs, lambda: self._marks)
         self._channels = LocalChannels(layout, self._releases)
+
+    @cached_property
+    def _notes(self) -> LocalNotes:
+        from modelreg.registry.storage.local_notes import LocalNotes  # noqa: PLC0415 - start-up time
+
+        return LocalNotes(self._layout)
+
+    @cached_property
+    def _collection(self) -> LocalCollection:
+        from modelreg.registry.storage.collection import LocalCollection  # noqa: PLC0415 - start-up time
+
+        return LocalCollection(self._layout)
 
     @classmethod
     def create(cls, root: Path, *, ops: FileOps | None = None) -> LocalStorage:

@@ -118,6 +118,14 @@ class Marks:
         self._notes = notes
         self._is_left = is_left
 
+    def claim_blob(self, digest: str) -> None:
+        """See to it that no collector removes a blob that is about to be stored, or used if it is there; as `claim`."""
+        self.claim(MarkedKind.BLOB, digest)
+
+    def claim_new_release(self, release: str) -> None:
+        """See to it that no collector removes a release that is about to be published; as `claim`."""
+        self.claim(MarkedKind.RELEASE, release)
+
     def claim(self, kind: MarkedKind, digest: str) -> None:
         """
         See to it that no collector removes something that is about to be stored, or is used if it is there.

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
-from modelreg.registry.storage.marks import Mark, MarkedKind, Marks
-from modelreg.registry.storage.notes import MayTake, Note, NoteInfo, Notes
 from modelreg.registry.storage.rules import manifest_files
+
+if TYPE_CHECKING:
+    from modelreg.registry.storage.marks import Mark, Marks
+    from modelreg.registry.storage.notes import MayTake, Note, NoteInfo, Notes
 
 
 class _Blobs(Protocol):
@@ -23,15 +26,29 @@ class _Releases(Protocol):
 class _Collection(Protocol):
     def collecting(self, *, timeout_s: float) -> AbstractContextManager[MayTake]: ...
 
+    def is_left(self, note: Note, /) -> bool: ...
+
 
 class NotedStorage:
     """The part of a `Storage` that its notes and marks are; a store that has these parts inherits it."""
 
-    _notes: Notes
-    _marks: Marks
     _blobs: _Blobs
     _releases: _Releases
-    _collection: _Collection
+
+    @property
+    def _notes(self) -> Notes:
+        raise NotImplementedError
+
+    @property
+    def _collection(self) -> _Collection:
+        raise NotImplementedError
+
+    @cached_property
+    def _marks(self) -> Marks:
+        """Return what reads marks; who only reads what is active has no need of it."""
+        from modelreg.registry.storage.marks import Marks  # noqa: PLC0415 - start-up time
+
+        return Marks(self._notes, is_left=self._collection.is_left)
 
     # -- notes ---------------------------------------------------------------------------------------------
     def store_time(self) -> datetime:
@@ -57,14 +74,14 @@ class NotedStorage:
     # -- collection ----------------------------------------------------------------------------------------
     def keep_blob(self, digest: str) -> bool:
         """Return whether a blob is there; if it is, no collector that has marked it removes it now."""
-        self._marks.claim(MarkedKind.BLOB, digest)
+        self._marks.claim_blob(digest)
         return self._blobs.has_blob(digest)
 
     def keep_release(self, release: str) -> None:
         """See to it that no collector removes a release and its blobs; raises NotFoundError where one has."""
         self._marks.claim_release(release)
         for file in manifest_files(self._releases.read_manifest(release), where=f"of release {release}"):
-            self._marks.claim(MarkedKind.BLOB, file.digest)
+            self._marks.claim_blob(file.digest)
 
     def find_swept(self, release: str) -> Mark | None:
         """Return what a collector noted of a release that it removed."""

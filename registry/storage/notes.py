@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from modelreg.registry.errors import InvalidReferenceError
 
@@ -21,16 +20,14 @@ NOTE_FOLDERS = (LEASES, PINS, COLLECTION)
 _PART = re.compile(r"[a-z0-9][a-z0-9._-]{0,150}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoteInfo:
+class NoteInfo(NamedTuple):  # and no dataclass: every command that opens a store makes it
     """That there is a note, and when it was written, by the store's clock."""
 
     name: str
     written_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(NamedTuple):  # as `NoteInfo`
     """What a note says; `mark` is what a writer has to show to replace it."""
 
     name: str

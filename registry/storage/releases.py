@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import sha256_hex
@@ -16,9 +17,11 @@ from modelreg.registry.storage.blobs import LocalBlobs
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.interface import Progress, no_progress
 from modelreg.registry.storage.layout import Layout
-from modelreg.registry.storage.marks import MarkedKind, Marks
 from modelreg.registry.storage.rules import MANIFEST_NAME, check_digest, check_release, manifest_files
 from modelreg.registry.storage.writing import READ_ONLY_MODE, hash_file, write_file
+
+if TYPE_CHECKING:
+    from modelreg.registry.storage.marks import Marks
 
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
@@ -26,7 +29,7 @@ _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 class LocalReleases:
     """Releases below a `Layout`, laid out from its blobs."""
 
-    def __init__(self, layout: Layout, blobs: LocalBlobs, marks: Marks) -> None:
+    def __init__(self, layout: Layout, blobs: LocalBlobs, marks: Callable[[], Marks]) -> None:
         self._layout = layout
         self._marks = marks
         self._ops = layout.ops
@@ -40,9 +43,9 @@ class LocalReleases:
         digest = sha256_hex(manifest)
         target = self._layout.release(digest)
         with storage_errors(target):
-            self._marks.claim(MarkedKind.RELEASE, digest)
+            self._marks().claim_new_release(digest)
             for file in files:
-                self._marks.claim(MarkedKind.BLOB, file.digest)
+                self._marks().claim_blob(file.digest)
             self._layout.make_folder(self._layout.releases)
             if target.exists() or not self._lay_out(target, manifest, files):
                 self._mend(target, manifest, files)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +22,6 @@ from modelreg.registry.errors import StorageError, StoreAbsentError, StoreFormat
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.storage.interface import BlobInfo, News, Progress, no_progress
 from modelreg.registry.storage.layout import FORMAT, FORMAT_NAME
-from modelreg.registry.storage.marks import Marks
 from modelreg.registry.storage.noted import NotedStorage
 from modelreg.registry.storage.rules import check_digest
 from modelreg.registry.storage.s3_blobs import S3Blobs
@@ -72,7 +72,6 @@ class S3Storage(NotedStorage):
 
     _blobs: S3Blobs
     _releases: S3Releases
-    _collection: S3Collection
 
     def __init__(self, location: S3Location, *, limits: S3Limits | None = None, on_step: OnStep = nothing) -> None:
         client = S3Client(location, limits or S3Limits(), on_step=on_step)
@@ -90,12 +89,17 @@ class S3Storage(NotedStorage):
     def _set_up(self, client: S3Client, quirks: Quirks) -> None:
         self._location = client.location
         self._objects = S3Objects(client, bare_etags=quirks.bare_etags, checks_parts=quirks.checks_parts)
-        self._notes = S3Notes(self._objects)
-        self._collection = S3Collection(self._objects, self._notes)
-        self._marks = Marks(self._notes, is_left=self._collection.is_left)
-        self._blobs = S3Blobs(self._objects, self._marks)
-        self._releases = S3Releases(self._objects, self._blobs, self._marks)
+        self._blobs = S3Blobs(self._objects, lambda: self._marks)
+        self._releases = S3Releases(self._objects, self._blobs, lambda: self._marks)
         self._channels = S3Channels(self._objects, self._releases)
+
+    @cached_property
+    def _notes(self) -> S3Notes:
+        return S3Notes(self._objects)
+
+    @cached_property
+    def _collection(self) -> S3Collection:
+        return S3Collection(self._objects, self._notes)
 
     @classmethod
     def create(cls, location: S3Location, *, quirks: Quirks, limits: S3Limits | None = None) -> S3Storage:

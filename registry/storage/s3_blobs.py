@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import IntegrityError, NotFoundError, StorageError
@@ -19,7 +19,6 @@ from modelreg.registry.storage.copying import Write, copy_hashing
 from modelreg.registry.storage.failures import storage_errors
 from modelreg.registry.storage.files import FileOps
 from modelreg.registry.storage.interface import BlobInfo, Progress, no_progress
-from modelreg.registry.storage.marks import MarkedKind, Marks
 from modelreg.registry.storage.offered import OfferedFile, offered_file
 from modelreg.registry.storage.rules import check_digest
 from modelreg.registry.storage.s3_multipart import composite_sha256, upload_file
@@ -29,13 +28,16 @@ from modelreg.registry.storage.s3_protocol import Written
 from modelreg.registry.storage.s3_reading import BlobReader, PieceReader
 from modelreg.registry.storage.writing import TEMPORARY_SUFFIX, discard, nonce, write_hashing
 
+if TYPE_CHECKING:
+    from modelreg.registry.storage.marks import Marks
+
 _FOLDER = "blobs/sha256"
 
 
 class S3Blobs:
     """Blobs among the objects of a store."""
 
-    def __init__(self, objects: S3Objects, marks: Marks) -> None:
+    def __init__(self, objects: S3Objects, marks: Callable[[], Marks]) -> None:
         self._objects = objects
         self._marks = marks
         self._limits = objects.client.limits
@@ -56,7 +58,7 @@ class S3Blobs:
         """Store bytes that are in memory."""
         info = BlobInfo(digest=sha256_hex(data), size_bytes=len(data))
         path = _path(info.digest)
-        self._marks.claim(MarkedKind.BLOB, info.digest)
+        self._marks().claim_blob(info.digest)
         if len(data) >= self._limits.look_first_bytes:
             head = self._objects.head(path)
             if head is not None and self._is_sound(info, head):
@@ -83,7 +85,7 @@ class S3Blobs:
         source.require_unchanged()
         info, parts = BlobInfo(digest=digest, size_bytes=size_bytes), hasher.finish()
         composite = composite_sha256(parts)
-        self._marks.claim(MarkedKind.BLOB, digest)
+        self._marks().claim_blob(digest)
 
         def is_stored() -> bool:
             head = self._objects.head(_path(digest))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.digests import sha256_hex
 from modelreg.registry.errors import IntegrityError, NotFoundError, StorageError
 from modelreg.registry.storage.interface import Progress
-from modelreg.registry.storage.marks import MarkedKind, Marks
 from modelreg.registry.storage.rules import MANIFEST_NAME, check_digest, check_release, manifest_files
 from modelreg.registry.storage.s3_blobs import S3Blobs
 from modelreg.registry.storage.s3_objects import S3Objects
 from modelreg.registry.storage.s3_protocol import Written
+
+if TYPE_CHECKING:
+    from modelreg.registry.storage.marks import Marks
 
 _FOLDER = "releases"
 
@@ -21,7 +24,7 @@ _FOLDER = "releases"
 class S3Releases:
     """Releases among the objects of a store."""
 
-    def __init__(self, objects: S3Objects, blobs: S3Blobs, marks: Marks) -> None:
+    def __init__(self, objects: S3Objects, blobs: S3Blobs, marks: Callable[[], Marks]) -> None:
         self._objects = objects
         self._marks = marks
         self._blobs = blobs
@@ -30,9 +33,9 @@ class S3Releases:
         """Keep a manifest whose blobs are all there and whole; one that is damaged is put right."""
         check_release(manifest, files)
         digest = sha256_hex(manifest)
-        self._marks.claim(MarkedKind.RELEASE, digest)
+        self._marks().claim_new_release(digest)
         for file in files:
-            self._marks.claim(MarkedKind.BLOB, file.digest)
+            self._marks().claim_blob(file.digest)
             self._blobs.require_sound(file.digest, size_bytes=file.size_bytes, what=f"release file {file.path!r}")
         path = _path(digest)
         if self._objects.create_surely(path, manifest) is Written.YES:

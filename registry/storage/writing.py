@@ -106,13 +106,17 @@ def temporary_files(ops: FileOps, folder: Path, data: bytes, *, modes: Sequence[
     """
     Write `data` durably to several new files in `folder`, one for each mode; what the block does not rename is removed.
 
-    All are written before the first is waited for, so that the disk has them together.
+    All are written, and on their way, before the first is waited for: the disk has them together, and a journal that is
+    committed for one then holds the others too.
     """
     paths = [folder / f".{nonce()}{TEMPORARY_SUFFIX}" for _ in modes]
     try:
         with ExitStack() as written:
             for path, mode in zip(paths, modes, strict=True):
-                ops.write(written.enter_context(_new_file(ops, path, mode=mode)), data, path)
+                fd = written.enter_context(_new_file(ops, path, mode=mode))
+                ops.write(fd, data, path)
+                if len(paths) > 1:
+                    ops.start_write_back(fd, 0, len(data))
         yield paths
     finally:
         for path in paths:

@@ -24,6 +24,7 @@ from modelreg_testing.checkout import ROOT
 from modelreg_testing.cli import CliResult, Shop
 from modelreg_testing.nights import copy_of_lenet_after_a_night, plant_nights
 from modelreg_testing.registry import add_engine
+from modelreg_testing.reports import nightly_validator
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +49,7 @@ def latest(shop: Shop) -> Path:
 def document(shop: Shop) -> Document:
     body = json.loads((latest(shop) / "nightly.json").read_bytes())
     assert isinstance(body, dict)
+    nightly_validator().validate(body)
     return body
 
 

@@ -176,6 +176,7 @@ def test_a_missing_pytorch_is_said_before_the_reference_is_run(
     refused = shop.cli("register", "lenet", lenet, "--reference", "model.py:M", "--inputs", "i.npz")
     assert refused.code == 1
     assert "PyTorch is not installed" in refused.err
+    assert "--golden FILE" in refused.err
     assert "running the reference" not in refused.err
     assert "warning" not in refused.err
 

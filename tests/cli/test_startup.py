@@ -56,6 +56,13 @@ def test_what_reads_no_database_imports_no_database(promoted: Shop, words: tuple
     assert modules_after(promoted, *words) & (HEAVY | DATABASE | {"subprocess", "traceback"}) == set()
 
 
+def test_a_look_at_what_is_active_loads_nothing_of_what_only_writers_need(promoted: Shop) -> None:
+    modules = modules_after(promoted, "which", "lenet@production")
+    unneeded = ("marks", "collection", "local_notes")
+    assert modules & {f"modelreg.registry.storage.{name}" for name in unneeded} == set()
+    assert modules & {"modelreg.config.channel_demands", "modelreg.cli.activations"} == set()
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from modelreg.registry.clock import utc_now
@@ -42,8 +40,8 @@ def test_pinning_again_changes_nothing_unless_there_is_more_to_say(store: Memory
 def test_pins_are_listed_by_model_and_number(store: MemoryStorage) -> None:
     version = make_version()
     for number in (10, 9):
-        pin(store, replace(version, number=number))
-    pin(store, replace(version, model="alexnet"))
+        pin(store, version._replace(number=number))
+    pin(store, version._replace(model="alexnet"))
     assert [(each.model, each.version) for each in list_pins(store)][1:] == [(version.model, 9), (version.model, 10)]
     assert [each.version for each in list_pins(store, model=version.model)] == [9, 10]
 

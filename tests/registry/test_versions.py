@@ -1,4 +1,3 @@
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ def test_what_was_registered_is_read_back_the_same(database: Database) -> None:
         StoredFile(path="weights/b.bin", digest="2" * 64, size_bytes=2**40),
         StoredFile(path="weights/a.bin", digest="3" * 64, size_bytes=0),
     )
-    source = replace(make_source("ä"), files=files, unbuildable=("input x is a sequence",), opsets={"": 21, "é": 1})
+    source = make_source("ä")._replace(files=files, unbuildable=("input x is a sequence",), opsets={"": 21, "é": 1})
     with database.write() as connection:
         made, created = versions.register_version(
             connection, model="net", source=source, message="erste\nVersion", tags={"k": "v"}, actor="me"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from modelreg.registry.clock import iso
 from modelreg.registry.words import Json, Word
 
 SCHEMA = 1
+SCHEMA_FILE = Path(__file__).with_name("nightly_schema.json")
 KIND = "modelreg-nightly"
 
 

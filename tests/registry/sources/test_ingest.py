@@ -185,7 +185,7 @@ def test_a_record_that_would_write_outside_the_folder_is_refused(
     inline: Path, storage: LocalStorage, tmp_path: Path
 ) -> None:
     source = register(inline, storage)
-    evil = replace(source.files[0], path="../evil")
+    evil = source.files[0]._replace(path="../evil")
     with pytest.raises(SourceError, match="leaves the model's folder"):
-        materialise_source(replace(source, files=(source.files[0], evil)), storage, tmp_path / "work")
+        materialise_source(source._replace(files=(source.files[0], evil)), storage, tmp_path / "work")
     assert not (tmp_path / "evil").exists()

@@ -57,6 +57,7 @@ def make_version(number: int = 1, *, model: str = "lenet", source: SourceInfo | 
         message="",
         created_at=AT,
         created_by="ada@host",
+        tags={},
     )
 
 

@@ -12,6 +12,7 @@ import jsonschema
 
 from modelreg.registry.records import GateResult
 from modelreg.registry.words import GateOutcome, Json
+from modelreg.validators.reports import nightly
 from modelreg.validators.reports.document import SCHEMA_FILE
 
 SARIF_SCHEMA = Path(__file__).with_name("schemas") / "sarif-2.1.0-rtm.5.json"
@@ -24,6 +25,14 @@ HOSTILE = "</script><img src=x onerror=alert(1)>|`@team` #1 \"'&\x07\x1b[31m\n\u
 def report_validator() -> jsonschema.Draft202012Validator:
     """Return what checks a document against the published schema."""
     schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@functools.cache
+def nightly_validator() -> jsonschema.Draft202012Validator:
+    """Return what checks the report of a night against its published schema."""
+    schema = json.loads(nightly.SCHEMA_FILE.read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 

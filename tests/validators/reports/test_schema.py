@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
+from modelreg.validators.drift import Trend
+from modelreg.validators.reports import nightly
 from modelreg.validators.reports.document import SCHEMA_FILE
 from modelreg_testing.checkout import ROOT
-from modelreg_testing.reports import document, every_outcome, hostile, report_validator, stored_report
+from modelreg_testing.reports import (
+    document,
+    every_outcome,
+    hostile,
+    nightly_validator,
+    report_validator,
+    stored_report,
+)
 
 
 @pytest.mark.parametrize("make", [every_outcome, hostile, document])
@@ -16,9 +25,21 @@ def test_reports_of_every_outcome_satisfy_the_published_schema(make: Any) -> Non
     report_validator().validate(make())
 
 
-def test_the_schema_is_the_one_in_the_docs() -> None:
-    published = ROOT / "docs" / "report.schema.json"
-    assert published.read_bytes() == Path(SCHEMA_FILE).read_bytes()
+@pytest.mark.parametrize(
+    ("name", "file"), [("report.schema.json", SCHEMA_FILE), ("nightly.schema.json", nightly.SCHEMA_FILE)]
+)
+def test_the_schemas_are_those_in_the_docs(name: str, file: Path) -> None:
+    assert (ROOT / "docs" / name).read_bytes() == file.read_bytes()
+
+
+def test_the_schema_of_a_night_knows_every_word_and_no_other() -> None:
+    schema: Any = nightly_validator().schema
+    definitions = schema["$defs"]
+    assert definitions["finding"]["properties"]["kind"]["enum"] == [str(each) for each in nightly.FindingKind]
+    assert definitions["finding"]["properties"]["severity"]["enum"] == [str(each) for each in nightly.Severity]
+    assert set(definitions["drift"]["properties"]["trend"]["enum"]) == {str(each) for each in Trend}
+    assert schema["properties"]["verdict"]["enum"] == ["ok", *(str(each) for each in nightly.Severity)]
+    assert not nightly_validator().is_valid({})
 
 
 def change(body: Any, path: str, value: object) -> Any:

@@ -9,16 +9,19 @@ from pathlib import Path
 
 from alembic.script import ScriptDirectory
 
+from modelreg.config.settings import Home
 from modelreg.migrations import runner
 from modelreg.registry.database import sqlite_url
+from modelreg.registry.storage.open import open_storage
 from modelreg_testing.campaign.checker import (
     DatabaseState,
     StoreState,
     check_database,
     check_objects,
     check_pulled,
+    sha256,
 )
-from modelreg_testing.campaign.homes import CHANNEL, MODEL, Place
+from modelreg_testing.campaign.homes import CHANNEL, MODEL, Place, must
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Command:
         before: Brings a template into the state in which the command has work to do.
         moves_on: Done again when it is done, it does more: a rollback goes one further back.
         repeat_first: Nothing else works before it is done: recovery begins with it.
+        waits_in_s3: What a dead one has begun there is left to it for a quarter of an hour: it may still have its way.
         is_slow: It starts processes of its own; fewer points by default.
     """
 
@@ -64,6 +68,7 @@ class Command:
     before: Callable[[Place], None] = nothing
     moves_on: bool = False
     repeat_first: bool = False
+    waits_in_s3: bool = False
     is_slow: bool = False
 
 
@@ -74,6 +79,22 @@ def _downgrade(place: Place) -> None:
     runner.downgrade_database(sqlite_url(place.database), revision=revisions[1])
     for backup in place.home.glob("registry.db.backup-*"):
         backup.unlink()
+
+
+_GARBAGE, _YOUNGER_GARBAGE = b"garbage that is marked", b"garbage that is not marked yet"
+
+
+def _leave_garbage(place: Place) -> None:
+    """Leave a blob that nothing needs and an earlier run has marked, and one that no run has seen."""
+    storage = open_storage(Home(place.home).store_url)
+    storage.put_bytes(_GARBAGE)
+    must(place, *_collect(place))
+    storage.put_bytes(_YOUNGER_GARBAGE)
+
+
+def _collect(_place: Place) -> tuple[object, ...]:
+    """Return a collection without grace, of what no version needs: the engines of all are kept."""
+    return "gc", "--keep-versions", 100, "--set", "gc.grace_s=0.001"
 
 
 def _rows(look: Look) -> object:
@@ -103,6 +124,13 @@ COMMANDS = (
         "pull",
         lambda place: ("pull", f"{MODEL}@{CHANNEL}", "--into", place.served, "--target", "cpu"),
         lambda look: look.pulled,
+    ),
+    Command(
+        "gc",
+        _collect,
+        lambda look: sha256(_GARBAGE) in look.store.blobs,
+        before=_leave_garbage,
+        waits_in_s3=True,
     ),
     Command("migrate", lambda _place: ("db", "upgrade"), _rows, before=_downgrade, repeat_first=True),
 )
