@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from modelreg.runtime.batches import Batching
+from modelreg.runtime.runner import Timing
 from modelreg.runtime.serving import Alarm
 from modelreg_testing.gpu_lab import Lab, require_time
 from modelreg_testing.gpu_latency import load_net, read_images
@@ -160,6 +161,24 @@ def test_cuda_graphs_change_no_byte(lab: Lab) -> None:
     assert found[True] == found[False]
     if not lab.setting.is_rehearsal:
         assert replayed > 0
+
+
+def test_what_a_call_costs_beside_the_gpus_own_time(lab: Lab) -> None:
+    """Record it: a call copies 19 MB to the child and to the GPU, and instances do that side by side."""
+    require_time(40)
+    network = heavy(lab)
+    requests = images_like(lab, network, 32)
+    gpu_ms = None
+    for instances in (1, 2, 3):
+        options: dict[str, Any] = {"trial": False, "instances_per_device": instances}
+        with served(lab, network, **options) as model:
+            run_closed(model.infer, requests, clients=2 * instances, seconds=0.5)
+            rate, latencies = run_closed(model.infer, requests, clients=2 * instances, seconds=2.5)
+            if gpu_ms is None and not lab.setting.is_rehearsal:
+                gpu_ms = float(np.median(engine_of(model)._runner.bench(requests[0], Timing())))
+        p50_ms = float(np.median(latencies)) * 1000
+        found = {"batches_s": rate, "ms_a_batch": 1000 / rate, "p50_ms": p50_ms, "gpu_compute_ms": gpu_ms}
+        note(lab, "batches of 32 rows", network=network, instances=instances, **found)
 
 
 def devices_here(lab: Lab) -> int:
