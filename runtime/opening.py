@@ -34,7 +34,7 @@ def prepare_engine(new: Label, options: ServingOptions, *, old: Engine | None, o
         ModelregError: It cannot be loaded, or does not answer as it should; nothing of it is left.
     """
     try_apart(new, options, old=old)
-    engine = _open(new, options, needed=_devices_in_use(old), on_change=on_change)
+    engine = _open(new, options, needed=devices_in_use(old), on_change=on_change)
     try:
         for member in engine.members if isinstance(engine, InstanceGroup) else (engine,):
             try_engine(member.run, new, options, profiles=member.profiles, old=old)
@@ -59,7 +59,7 @@ def open_again(label: Label, options: ServingOptions, *, on_change: OnChange) ->
         raise
 
 
-def _devices_in_use(old: Engine | None) -> Collection[str] | None:
+def devices_in_use(old: Engine | None) -> Collection[str] | None:
     """Return the devices that a new release must come up on: those that the old one answers on now."""
     used = {each.device for each in old.instances if each.out_since is None and not each.reason} if old else set()
     return used or None
@@ -77,7 +77,7 @@ def _open(label: Label, options: ServingOptions, *, needed: Collection[str] | No
     )
     if not options.has_group:
         return load()
-    devices, unused = _find_places(label, options)
+    devices, unused = find_places(label, options)
 
     def warm(engine: Engine) -> None:
         warm_up(engine.run, label, options, profiles=engine.profiles, old=None)
@@ -93,7 +93,7 @@ def _open(label: Label, options: ServingOptions, *, needed: Collection[str] | No
     )
 
 
-def _find_places(label: Label, options: ServingOptions) -> tuple[Sequence[Device], Sequence[tuple[Device, str]]]:
+def find_places(label: Label, options: ServingOptions) -> tuple[Sequence[Device], Sequence[tuple[Device, str]]]:
     """Return the devices to serve on, and those that the engine does not suit."""
     runs_on = label.found.runs_on
     if runs_on == "cpu":

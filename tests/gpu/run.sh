@@ -8,7 +8,7 @@
 # PYTHON (default: python3) has modelreg, PyTorch and pytest; MODELREG_GPU_TOOLCHAIN is the interpreter that has
 # TensorRT and cuda-bindings; MODELREG_GPU_TARGET is found where it is not given; MODELREG_GPU_TACTICS (default: none)
 # says where kernels may come from; the run ends after MODELREG_GPU_LIMIT_S seconds (default: 480). A stage that fails
-# does not stop the others; the exit code is then 1.
+# does not stop the others; the exit code is then 1. MODELREG_GPU_STAGES names the files of tests/gpu that are run.
 set -uo pipefail
 
 rehearse=
