@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelreg.runtime.active import ActiveModel
 from modelreg.runtime.batcher import expired
+from modelreg.runtime.mailbox import Mailbox
 from modelreg.runtime.serving import ActiveState, Answer, NotServingError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class AsyncActiveModel:
         self._concurrency = concurrency
         self._model: ActiveModel | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._mailbox: Mailbox | None = None
 
     async def open(self) -> AsyncActiveModel:
         """
@@ -50,6 +52,7 @@ class AsyncActiveModel:
             ModelregError: As `ActiveModel`.
         """
         self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="modelreg-infer")
+        self._mailbox = Mailbox(asyncio.get_running_loop())
         opening = asyncio.get_running_loop().run_in_executor(self._threads, self._make)
         try:
             self._model = await asyncio.shield(opening)
@@ -70,12 +73,12 @@ class AsyncActiveModel:
         Raises:
             ModelregError: As `ActiveModel.infer`.
         """
-        if self._model is None or self._threads is None:
+        if self._model is None or self._threads is None or self._mailbox is None:
             raise NotServingError("this model is not open", hint="Use it in `async with`.")
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         begun = self._model.begin(inputs, until_s=until_s)
         if begun is not None:
-            return await _wait(begun, timeout_s)
+            return await _wait(begun, self._mailbox, timeout_s)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._model.infer_until, inputs, until_s)
 
@@ -104,26 +107,39 @@ class AsyncActiveModel:
         await self.close()
 
 
-async def _wait(begun: Future[Answer], timeout_s: float | None) -> Answer:
+async def _wait(begun: Future[Answer], mailbox: Mailbox, timeout_s: float | None) -> Answer:
     """Return the answer; at the deadline, take the request back if it still waits."""
     loop = asyncio.get_running_loop()
-    answer = asyncio.wrap_future(begun)
+    answer: asyncio.Future[Answer] = loop.create_future()
     late = False
 
     def take_back() -> None:
         nonlocal late
         late = begun.cancel()  # False: it runs, and its answer comes
 
+    begun.add_done_callback(lambda done: mailbox.put(partial(_pass_on, done, answer)))
     timer = None if timeout_s is None else loop.call_later(timeout_s, take_back)
     try:
         return await answer
     except asyncio.CancelledError:
         if late:
             raise expired() from None
+        begun.cancel()
         raise
     finally:
         if timer is not None:
             timer.cancel()
+
+
+def _pass_on(done: Future[Answer], answer: asyncio.Future[Answer]) -> None:
+    if answer.done():  # who waited was cancelled
+        return
+    if done.cancelled():
+        answer.cancel()
+    elif (error := done.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(done.result())
 
 
 def _close_late(opening: asyncio.Future[ActiveModel]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from modelreg.registry.words import Json
 from modelreg.runtime.batches import Batching, Lane, count_ready, find_lane, join, largest_batch, split
 from modelreg.runtime.engines import Engine, is_dead
+from modelreg.runtime.mailbox import one_wakeup
 from modelreg.runtime.runner import RunError
 from modelreg.runtime.serving import DeadlineExceededError, InstanceState, NotServingError, QueueFullError
 
@@ -217,8 +218,9 @@ class Batcher:
             for request in batch:  # one of them is bad, and the others shall not suffer for it
                 self._answer([request], run)
             return
-        for request, answer in zip(batch, answers, strict=True):
-            request.future.set_result(answer)
+        with one_wakeup():
+            for request, answer in zip(batch, answers, strict=True):
+                request.future.set_result(answer)
 
 
 def expired() -> DeadlineExceededError:
