@@ -40,7 +40,7 @@ def time_engine(
         plan = fetch_files(engine.files, registry.storage, place / "plan")
         own = make_passes(engine, plan, version, registry, place)[0]
         with open_tensor_set(path) as tensors:
-            checked = check_golden(tensors, version.source.signature)
+            checked = check_golden(tensors, version.source.signature, profiles=engine.profiles)
             batch = next(iter(checked.feed.iterate_batches(tensors)))
             with own.open_runner() as runner:
                 if not isinstance(runner, Timed):

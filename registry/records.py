@@ -140,6 +140,11 @@ class EngineRecord:
         return str((self.recipe.get("build") or {}).get("hardware_compatibility") or "NONE")
 
     @property
+    def profiles(self) -> tuple[Json, ...]:
+        """Return the shapes that it takes: for each profile, `min`, `opt` and `max` by input; none without profiles."""
+        return tuple((self.recipe.get("build") or {}).get("profiles") or ())
+
+    @property
     def size_bytes(self) -> int:
         """Return the bytes of the plan and the files beside it."""
         return sum(file.size_bytes for file in self.files)
