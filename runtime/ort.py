@@ -137,9 +137,9 @@ def _load_rounded(path: str, threads: Optional[int]) -> Tuple[Any, Dict[str, str
         Path(name).unlink()
 
 
-def open_session(path: str, *, threads: Optional[int] = None, target: str = "cpu") -> Any:
+def open_session(path: str, *, threads: Optional[int] = None, target: str = "cpu", device_id: int = 0) -> Any:
     """
-    Return a session of a plan as it is served, in this process.
+    Return a session of a plan as it is served, in this process; `device_id` is CUDA's number of the GPU.
 
     Raises:
         RuntimeError: The plan is for a GPU, and this ONNX Runtime does not run it there.
@@ -151,13 +151,13 @@ def open_session(path: str, *, threads: Optional[int] = None, target: str = "cpu
         return _open(path, "ORT_ENABLE_ALL", threads)
     if _CUDA not in onnxruntime.get_available_providers():
         raise RuntimeError("ONNX Runtime has no %s here, and the plan is for %s" % (_CUDA, target))
-    session = _open(path, "ORT_ENABLE_ALL", threads, providers=(_CUDA, _CPU))
+    session = _open(path, "ORT_ENABLE_ALL", threads, providers=((_CUDA, {"device_id": device_id}), _CPU))
     if session.get_providers()[0] != _CUDA:  # it falls back without a word
         raise RuntimeError("ONNX Runtime cannot start %s here, and the plan is for %s" % (_CUDA, target))
     return session
 
 
-def _open(path: str, level: str, threads: Optional[int], providers: Tuple[str, ...] = (_CPU,)) -> Any:
+def _open(path: str, level: str, threads: Optional[int], providers: Tuple[Any, ...] = (_CPU,)) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -49,6 +49,10 @@ class GpuLoad:
         target: The GPU to run on.
         host_code: Whether the plan may run the lean runtime that it carries, as version-compatible ones do.
         output_types: The source's types of the outputs, which older releases narrow.
+        visible: What the child shall see of the GPUs that this process sees, as `CUDA_VISIBLE_DEVICES` has it; empty:
+            all of them.
+        uuid: The GPU that it must find there; empty: any of the target.
+        cuda_graphs: Whether a graph is captured for each shape, and replayed while the shape stays.
     """
 
     digest: str
@@ -57,6 +61,14 @@ class GpuLoad:
     target: str
     host_code: bool = False
     output_types: Mapping[str, str] = field(default_factory=dict)
+    visible: str = ""
+    uuid: str = ""
+    cuda_graphs: bool = False
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the child gets."""
+        return {"CUDA_VISIBLE_DEVICES": self.visible} if self.visible else {}
 
     def to_request(self) -> Json:
         """Return what the job file needs."""
@@ -66,6 +78,8 @@ class GpuLoad:
             "target": self.target,
             "host_code": self.host_code,
             "output_types": dict(self.output_types),
+            "uuid": self.uuid,
+            "cuda_graphs": self.cuda_graphs,
         }
 
 
@@ -138,13 +152,20 @@ class WorkerRunner:
             _require_header(path, backend, gpu)
         self.backend = backend
         self._timeout_s = timeout_s
+        self.replayed = 0
+        """Of TensorRT: runs so far that replayed a CUDA graph."""
         self._overflows: dict[str, int] | None = {} if mode == "rounded" else None
         self._ranges: dict[int, Json] | None = {} if mode == "ranged" else None
         self._scratch = tempfile.TemporaryDirectory(prefix="modelreg-run-") if log_path is None else None
         log = log_path or Path(str(self._scratch and self._scratch.name)) / "run.log"
         interpreter = python if mode == "plan" else sys.executable
         try:
-            self._worker = Worker.start(interpreter, JOB_FILES[backend], log_path=log)
+            environment = {} if gpu is None else gpu.environment
+            from modelreg.registry.toolchains.shared import make_arenas  # noqa: PLC0415 - NumPy: start-up time
+
+            self._worker = Worker.start(
+                interpreter, JOB_FILES[backend], log_path=log, env=environment, arenas=make_arenas()
+            )
         except BaseException as error:
             self._clean()
             if isinstance(error, WorkerError):
@@ -178,6 +199,7 @@ class WorkerRunner:
             WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
         """
         answer, outputs = self._call("run", {}, inputs, timeout_s=self._timeout_s)
+        self.replayed = answer.get("replayed", 0)
         if self._overflows is not None:
             for node, count in answer["overflows"]:
                 self._overflows[node] = self._overflows.get(node, 0) + count

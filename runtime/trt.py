@@ -32,16 +32,23 @@ def load(request: Json, _arrays: Arrays, _report: Report) -> Json:
     Load the plan `request["path"]` whose SHA-256 is `request["digest"]`; answer with its inputs, outputs and profiles.
 
     Further keys: `backend`, `version` (that built it), `target`, `host_code` (whether the plan may run the runtime
-    that it carries) and `output_types` (of the source, by name).
+    that it carries), `output_types` (of the source, by name), `uuid` (of the GPU) and `cuda_graphs`.
     """
     content = read_checked(request["path"], request["digest"])
-    gpu = use_gpu(request["target"])
+    gpu = use_gpu(request["target"], request.get("uuid", ""))
     trt = _import(request["backend"])
     _require_version(trt, request)
     log = make_log(trt, _PRODUCTS[request["backend"]])
     if request["backend"] == "tensorrt":
         load_plugins(trt, log, sorted(str(path) for path in Path(request["path"]).parent.glob("*.so")))
-    session = Session(trt, log, content, host_code=request["host_code"], output_types=request.get("output_types"))
+    session = Session(
+        trt,
+        log,
+        content,
+        host_code=request["host_code"],
+        output_types=request.get("output_types"),
+        cuda_graphs=request.get("cuda_graphs", False),
+    )
     _state.update(session=session, trt=trt, log=log, request=request)
     return {**session.describe(), "gpu": {**gpu, **describe_driver()}, "version": trt.__version__}
 
@@ -65,8 +72,16 @@ def _require_version(trt: Any, request: Json) -> None:
 
 
 def run(_request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
-    """Run the loaded plan; answer with every output."""
-    return {}, _state["session"].run(arrays)
+    """Run the loaded plan; answer with every output, and with `replayed`, the runs so far that were a graph's."""
+    session: Session = _state["session"]
+    try:
+        outputs = session.run(arrays)
+        return {"replayed": session.replayed}, outputs
+    except Exception as error:
+        if session.device.is_lost():
+            # CUDA answers with this error until the process ends; who serves starts another one.
+            raise SystemExit("the device is lost to this process: %s" % error) from error
+        raise
 
 
 def show(request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:

@@ -64,6 +64,20 @@ def test_it_says_how_it_is_called(words: tuple[str, ...]) -> None:
     assert "tests/gpu/run.sh FOLDER" in told.stderr
 
 
+def test_serving_alone_has_a_script_that_takes_the_same() -> None:
+    script = SCRIPT.with_name("serving.sh")
+    told = subprocess.run([str(script)], capture_output=True, text=True, check=False)
+    assert told.returncode == 2
+    assert "tests/gpu/run.sh FOLDER" in told.stderr
+
+
+def test_what_was_served_is_in_the_page_with_its_own_columns() -> None:
+    body = Recorder(Path("nowhere")).body | {"environment": {"rehearsal": True}}
+    body["serving"] = [{"what": "batching", "rows_s": 12345.6, "p99_ms": 1.23456}, {"what": "batching", "rows_s": 7.0}]
+    page = render(body)
+    assert "Serving: batching\n\n| rows_s | p99_ms |\n| --- | --- |\n| 12346 | 1.235 |\n| 7 | - |" in page
+
+
 def test_a_toolchain_that_is_not_there_is_named(tmp_path: Path) -> None:
     told = run(tmp_path, MODELREG_GPU_TOOLCHAIN="/nowhere/python")
     assert told.returncode == 2

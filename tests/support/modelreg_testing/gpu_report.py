@@ -27,6 +27,7 @@ def render(body: Json) -> str:
         _latency(body["latency"]),
         "## As `modelreg bench` has it",
         _bench(body.get("bench", [])),
+        *_serving(body.get("serving", [])),
         "## Stages",
         _stages(body["stages"]),
     ]
@@ -110,6 +111,24 @@ def _bench(entries: Sequence[Json]) -> str:
         + ".\n\n"
         + _table(heads, rows)
     )
+
+
+def _serving(entries: Sequence[Json]) -> list[str]:
+    """Return a table for each kind of line, with the columns that it has."""
+    kinds = dict.fromkeys(each["what"] for each in entries)
+    tables = []
+    for kind in kinds:
+        lines = [each for each in entries if each["what"] == kind]
+        heads = [name for name in lines[0] if name != "what"]
+        rows = [[_cell(line.get(name)) for name in heads] for line in lines]
+        tables.append(f"Serving: {kind}\n\n{_table(heads, rows)}")
+    return ["## Serving", *tables] if tables else []
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"
+    return "-" if value is None else _line(str(value)) or "-"
 
 
 def _stages(stages: Sequence[Json]) -> str:
