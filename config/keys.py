@@ -25,7 +25,10 @@ _LONGEST_S = 2_000_000_000
 HOME_VARIABLE, ACTOR_VARIABLE = "MODELREG_HOME", "MODELREG_ACTOR"
 """What no `config.toml` can say: where it is, and who is at work."""
 
-ELSEWHERE = (HOME_VARIABLE, ACTOR_VARIABLE, "MODELREG_WORKER_", "MODELREG_TEST_", "MODELREG_GPU_", "MODELREG_FAULT")
+ELSEWHERE = (
+    *(HOME_VARIABLE, ACTOR_VARIABLE, "MODELREG_TOOLCHAINS"),
+    *("MODELREG_WORKER_", "MODELREG_TEST_", "MODELREG_GPU_", "MODELREG_FAULT"),
+)
 """Names, or beginnings of names, of variables that are no settings and documented elsewhere."""
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from modelreg.registry.errors import IntegrityError, ModelregError, WorkerError, WorkerStartError
 from modelreg.registry.plans import disagreement, read_plan_header
+from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json
 
@@ -156,8 +157,8 @@ class WorkerRunner:
         """Of TensorRT: runs so far that replayed a CUDA graph."""
         self._overflows: dict[str, int] | None = {} if mode == "rounded" else None
         self._ranges: dict[int, Json] | None = {} if mode == "ranged" else None
-        self._scratch = tempfile.TemporaryDirectory(prefix="modelreg-run-") if log_path is None else None
-        log = log_path or Path(str(self._scratch and self._scratch.name)) / "run.log"
+        self._belongings = contextlib.ExitStack()
+        log = log_path or self._belongings.enter_context(scratch_folder("run")) / "run.log"
         interpreter = python if mode == "plan" else sys.executable
         try:
             environment = {} if gpu is None else gpu.environment
@@ -312,8 +313,7 @@ class WorkerRunner:
             raise RunError(f"the plan cannot be {verb}: {message}") from error
 
     def _clean(self) -> None:
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        self._belongings.close()
 
 
 def _use(found: Json) -> Json:

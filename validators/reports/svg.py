@@ -17,6 +17,10 @@ _LINE = 13.0
 _SERIES_KINDS = 6  # the page's style has `s0` to `s5`
 LAST_OF_SERIES = 0.82
 """Where lines of several end: their names follow."""
+_FURTHEST = 1e300
+"""What lies beyond is drawn here: the length of an axis must be a number too."""
+_FINEST = 1e-9
+"""The shortest axis, as a part of its values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,15 +161,19 @@ class _Axis:
     """The vertical axis: from values to places, with ticks at round values."""
 
     def __init__(self, low: float, high: float) -> None:
+        low, high = max(low, -_FURTHEST), min(high, _FURTHEST)
         if not high > low:
             high = low + 1.0
+        least = max(max(abs(low), abs(high)) * _FINEST, 1 / _FURTHEST)
+        if high - low < least:  # doubles so close to one another leave no room for ticks
+            low, high = low - least / 2, high + least / 2
         step = _round_step((high - low) / _TICKS)
         self.low, self.high = math.floor(low / step) * step, math.ceil(high / step) * step
         count = round((self.high - self.low) / step)
         self.ticks = [self.low + step * index for index in range(count + 1)]
 
     def y(self, value: float) -> float:
-        part = (value - self.low) / (self.high - self.low)
+        part = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return _HEIGHT - _BOTTOM - part * (_HEIGHT - _TOP - _BOTTOM)
 
 
