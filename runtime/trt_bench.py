@@ -100,7 +100,7 @@ class Copies(Device):
         """Wait until an event has passed."""
         self._call("cudaEventSynchronize", event)
 
-    def pin(self, size_bytes: int) -> Any:
+    def make_pinned(self, size_bytes: int) -> Any:
         """Return page-locked memory as bytes: from any other the driver copies twice, and waits."""
         if not size_bytes:
             return np.empty(0, np.uint8)
@@ -203,7 +203,7 @@ class Lane:
 
 def _pin(places: Sequence[Tuple[int, int]], copies: Copies) -> Buffers:
     """Return the device's address of each tensor, with as much page-locked memory."""
-    return [(address, copies.pin(size_bytes)) for address, size_bytes in places]
+    return [(address, copies.make_pinned(size_bytes)) for address, size_bytes in places]
 
 
 def measure(sessions: Sequence[Session], request: Json, arrays: Arrays, report: Report) -> Tuple[Json, Arrays]:
