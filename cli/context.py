@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
 
     from modelreg.cli.progress import Reporter
-    from modelreg.config.settings import Home
+    from modelreg.config.settings import Home, Settings
     from modelreg.registry.database import Database
     from modelreg.registry.releasing import Releases
     from modelreg.registry.storage.interface import Progress, Storage
@@ -72,6 +72,18 @@ class Invocation:
                 raise
             self.warn_of_variables()
             return locate_storage(found.values["store.url"])
+
+    def find_settings(self) -> Settings:
+        """Return the settings of the registry, or of variables and flags alone where there is none."""
+        from modelreg.config.settings import load_settings
+        from modelreg.registry.errors import HomeNotFoundError
+
+        try:
+            return self.find_home().settings
+        except HomeNotFoundError:
+            if self.home is not None:
+                raise
+            return load_settings(None, environment=os.environ, flags=self.flags)
 
     def open_registry(self) -> Registry:
         """Return the registry; its database and store are opened when they are first used."""

@@ -35,6 +35,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "promote": "Make a version's engines active on a channel.",
         "rollback": "Bring back the release that was active before.",
         "pull": "Bring what a channel serves to this host.",
+        "serve": "Answer inference requests over HTTP.",
         "export": "Write a Triton model, an ONNX or a bundle.",
         "import": "Take in a bundle of another registry.",
     },
@@ -46,6 +47,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "report": "Write reports from stored verdicts.",
         "which": "Show the engine that this host would load.",
         "leases": "List the serving hosts' leases, or drop one.",
+        "top": "Watch what serves: load, latencies, GPUs, health.",
     },
     "Maintain": {
         "verify": "Re-hash what the registry holds.",

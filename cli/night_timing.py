@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from modelreg.cli.evaluation import fetch_files, make_passes
+from modelreg.registry.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from modelreg.cli.context import Registry
@@ -33,7 +33,7 @@ def time_engine(
     from modelreg.validators.golden import check_golden
     from modelreg.validators.pairing import Timed
 
-    with tempfile.TemporaryDirectory(prefix="modelreg-nightly-") as folder:
+    with scratch_folder("nightly") as folder:
         place = Path(folder)
         path = place / "golden.safetensors"
         registry.storage.fetch_blob(golden.digest, path)

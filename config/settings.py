@@ -29,6 +29,19 @@ max_verdict_age = "1d"         # and that was validated within this time: 90m, 1
 verdicts_from = "same-target"  # on a host with the engine's target; or same-gpu, anywhere"""
 
 
+class ServeSettings(NamedTuple):
+    """How `serve` listens, and its limits; the names are those of the keys."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    concurrency: int = 4
+    max_queue: int = 128
+    max_body_mib: int = 64
+    request_timeout_s: float = 60.0
+    read_timeout_s: float = 30.0
+    shutdown_timeout_s: float = 30.0
+
+
 class Settings(NamedTuple):  # and no dataclass: every command makes it, in a seventh of the time
     """What a registry is set to. `preference` maps a target (or `default`) to precisions, most wanted first;
     `channels` maps a channel to the targets it requires, `demands` to what it asks of verdicts, `allowed_plugins` holds
@@ -46,6 +59,7 @@ class Settings(NamedTuple):  # and no dataclass: every command makes it, in a se
     gc_keep_versions: int = 3
     gc_grace_s: float = 7 * 24 * 3600.0
     demands: Mapping[str, ChannelDemands] = MappingProxyType({})
+    serve: ServeSettings = ServeSettings()
 
     def preference_for(self, target: str) -> tuple[Precision, ...]:
         """Return the precisions wanted on `target`, most wanted first."""
@@ -233,6 +247,7 @@ def make_settings(resolved: Resolved) -> Settings:
         gc_keep_releases=values["gc.keep_releases"],
         gc_keep_versions=values["gc.keep_versions"],
         gc_grace_s=values["gc.grace_s"],
+        serve=ServeSettings(*(values[f"serve.{name}"] for name in ServeSettings._fields)),
     )
 
 

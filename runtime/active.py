@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from modelreg.registry.contents import Signature
 from modelreg.registry.errors import ModelregError, UsageError
 from modelreg.registry.references import parse_reference
 from modelreg.registry.storage.interface import Storage
@@ -227,6 +228,13 @@ class ActiveModel:
         if current is None:
             raise NotServingError(f"{self._follower.request.name} has no engine at this moment")
         return current.label.served
+
+    @property
+    def signature(self) -> Signature:
+        """Return what the model takes and gives, of what is served or was served last."""
+        label = self._follower.swapper.last_good
+        assert label is not None, "a model that was opened has served something"
+        return label.signature
 
     def state(self) -> ActiveState:
         """Return a look at what is served, and at what is wrong."""

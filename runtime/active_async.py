@@ -14,6 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from modelreg.registry.contents import Signature
 from modelreg.runtime.active import ActiveModel
 from modelreg.runtime.batcher import expired
 from modelreg.runtime.mailbox import Mailbox
@@ -73,20 +74,28 @@ class AsyncActiveModel:
         Raises:
             ModelregError: As `ActiveModel.infer`.
         """
-        if self._model is None or self._threads is None or self._mailbox is None:
-            raise NotServingError("this model is not open", hint="Use it in `async with`.")
+        model = self._require_open()
+        assert self._threads is not None
+        assert self._mailbox is not None
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        begun = self._model.begin(inputs, until_s=until_s)
+        begun = model.begin(inputs, until_s=until_s)
         if begun is not None:
             return await _wait(begun, self._mailbox, timeout_s)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._model.infer_until, inputs, until_s)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, model.infer_until, inputs, until_s)
+
+    @property
+    def signature(self) -> Signature:
+        """Return what the model takes and gives, of what is served or was served last."""
+        return self._require_open().signature
 
     def state(self) -> ActiveState:
         """Return a look at what is served; it waits for nothing."""
+        return self._require_open().state()
+
+    def _require_open(self) -> ActiveModel:
         if self._model is None:
             raise NotServingError("this model is not open", hint="Use it in `async with`.")
-        return self._model.state()
+        return self._model
 
     async def close(self) -> None:
         """Answer what is under way, and free the engines."""

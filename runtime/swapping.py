@@ -63,6 +63,11 @@ class Swapper:
         return tuple(self._alarms.copy().values())
 
     @property
+    def last_good(self) -> Label | None:
+        """Return what is served, or was served last."""
+        return self._last_good
+
+    @property
     def retired(self) -> int:
         """Return how many replaced engines still have a request."""
         return len(self._retired)

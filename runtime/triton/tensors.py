@@ -71,6 +71,11 @@ class PlanTypes:
     halves_io: bool = False
 
 
+def triton_type(dtype: str) -> str | None:
+    """Return Triton's name of a type of the signature, None where it has none."""
+    return _TYPES.get(dtype)
+
+
 def is_batched(signature: Signature) -> bool:
     """Return whether the first axis of every input and output is free, and the same: what Triton calls a batch."""
     specs = (*signature.inputs, *signature.outputs)

@@ -85,6 +85,10 @@ def test_what_reads_the_database_imports_sqlalchemy_core_and_nothing_heavier(
     assert modules & (HEAVY | NEVER_WITH_CORE) == set()
 
 
+def test_what_serves_is_imported_when_it_serves(promoted: Shop) -> None:
+    assert modules_after(promoted, "serve", "--help") & (HEAVY | DATABASE | {"starlette", "uvicorn"}) == set()
+
+
 @pytest.mark.parametrize("words", [("--help",), ("list",)])
 def test_a_command_imports_no_other_command(promoted: Shop, words: tuple[str, ...]) -> None:
     others = {f"modelreg.cli.{name}" for name in ("build", "validate", "register", "promote", "doctor", "db")}

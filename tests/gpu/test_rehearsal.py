@@ -151,6 +151,18 @@ def test_the_page_of_a_gpu_run_has_every_number_and_says_what_failed() -> None:
         "latency": [
             {"network": "resnet18", "precision": "fp16", "batch": 64, "runner_to_bare": 1.01, **times},
         ],
+        "bench": [
+            {
+                "settings": {"cuda_graph": True, "streams": 2},
+                "clocks": [{"said": "clocks not read"}],
+                "latencies": [
+                    {
+                        **{"version": "resnet18:1", "precision": "fp16", "batch": 64, "throughput": 12345.6},
+                        "boundaries": {"gpu-compute": {"median_ms": 0.5}, "enqueue": {"median_ms": 0.25}},
+                    }
+                ],
+            }
+        ],
         "stages": [{"name": "test_x", "outcome": "failed", "seconds": 1.0, "reason": "\nbad | worse\nmore"}],
     }
     page = render(body)
@@ -158,6 +170,7 @@ def test_the_page_of_a_gpu_run_has_every_number_and_says_what_failed() -> None:
     assert "TensorRT 8.6.0, PyTorch 2.11.0" in page
     assert "| resnet18:1 | fp16 | pass | 0.999994 | - | - | - | 3.00 | 12.0 |" in page
     assert "| resnet18 | fp16 | 64 | 0.310 | - | - | 1.01 | - | 2.500 | - | - |" in page
+    assert "| resnet18:1 fp16 | 64 | on | 2 | 0.250 | - | 0.500 | - | - | 12,346 |" in page
     assert "| test_x | failed | 1.0 | bad \\| worse |" in page
     empty: dict[str, Any] = {"environment": {"rehearsal": True}, "engines": [], "latency": [], "stages": []}
     assert "A rehearsal" in render(empty)

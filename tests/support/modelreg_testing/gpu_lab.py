@@ -100,6 +100,7 @@ class Recorder:
             "stages": [],
             "engines": [],
             "latency": [],
+            "bench": [],
             "serving": [],
             "facts": [],
         }

@@ -1,0 +1,233 @@
+"""One inference request from its first byte to its last: read, admitted, run, answered, counted. An ASGI endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from modelreg.registry.errors import ModelregError
+from modelreg.runtime.requests import RequestObserver, RequestOutcome, RequestRecord
+from modelreg.runtime.runner import RunError
+from modelreg.runtime.serve.admitting import Gate
+from modelreg.runtime.serve.bodies import Body, Memory, Receive
+from modelreg.runtime.serve.compression import choose_encoding, pack
+from modelreg.runtime.serve.decoding import InferRequest, decode_request
+from modelreg.runtime.serve.encoding import Encoded, encode_answer, name_headers
+from modelreg.runtime.serve.limits import Limits
+from modelreg.runtime.serve.models import ServedModel, ServedModels, require_served
+from modelreg.runtime.serve.problems import (
+    EngineFailedError,
+    ExpiredError,
+    GoneError,
+    InvalidRequestError,
+    NoEngineError,
+    RequestError,
+)
+from modelreg.runtime.serving import Answer, NotServingError
+
+_log = logging.getLogger("modelreg.runtime")
+_HEAVY_JSON_BYTES = 1 << 18
+"""From here on JSON is read and written in a thread: the event loop has other requests."""
+
+Send = Callable[[Any], Awaitable[None]]
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What goes back."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class InferEndpoint:
+    """Answers inference requests for all models."""
+
+    def __init__(
+        self, models: ServedModels, *, limits: Limits, gate: Gate, observers: Sequence[RequestObserver]
+    ) -> None:
+        self._models = models
+        self._limits = limits
+        self._gate = gate
+        self._observers = observers
+        self._memory = Memory(limits.memory_bytes)
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        body = Body(receive, headers, self._limits)
+        with self._gate:
+            reply = await self._answer(scope["path_params"], headers, body, receive)
+            if reply is None:
+                return
+            if not body.is_complete:
+                await body.discard()
+            is_last = not body.is_complete or not self._gate.is_ready
+            await _send(send, reply, closes=is_last)
+
+    async def _answer(
+        self, path: Mapping[str, str], headers: Mapping[str, str], body: Body, receive: Receive
+    ) -> Reply | None:
+        """Return the reply, and tell the observers; None where nobody is there to hear it."""
+        began_s = time.monotonic()
+        try:
+            if not self._gate.is_open:
+                raise NoEngineError("this server is shutting down")
+            model = self._models.find(path["name"])
+        except RequestError as error:  # of no model that can be counted
+            return _refuse(error)
+        visit = Visit(model, path.get("version"), limits=self._limits, began_s=began_s)
+        reply: Reply | None = None
+        try:
+            with self._memory.holding() as take:
+                reply = await visit.answer(headers, body, receive, take)
+        except GoneError as error:
+            visit.note(outcome=error.outcome)
+        except RequestError as error:
+            visit.note(outcome=error.outcome)
+            reply = _refuse(error)
+        except asyncio.CancelledError:
+            visit.note(outcome=RequestOutcome.CANCELED)
+            raise
+        except Exception:
+            _log.exception("a request to %s failed", model.name)
+            visit.note(outcome=RequestOutcome.FAILED)
+            reply = _refuse(EngineFailedError("the server failed over this request"))
+        finally:
+            visit.note(bytes_in=body.size_bytes, bytes_out=0 if reply is None else len(reply.body))
+            self._tell(visit)
+        return reply
+
+    def _tell(self, visit: Visit) -> None:
+        known = {"outcome": RequestOutcome.OK, **visit.known}
+        record = RequestRecord(model=visit.model.name, total_s=time.monotonic() - visit.began_s, **known)
+        served = record.served or visit.model.served
+        if served is not None:
+            visit.model.statistics.add(record, version=served.version)
+        for observer in self._observers:
+            try:
+                observer.observe(record)
+            except Exception:  # somebody else's code: serving goes on
+                _log.exception("an observer of requests failed")
+
+
+class Visit:
+    """One request to one model, and what is known of it so far."""
+
+    def __init__(self, model: ServedModel, version: str | None, *, limits: Limits, began_s: float) -> None:
+        self.model = model
+        self.began_s = began_s
+        self.known: dict[str, Any] = {}
+        self._version = version
+        self._limits = limits
+
+    def note(self, **known: Any) -> None:
+        """Add to what the record will say."""
+        self.known.update(known)
+
+    async def answer(
+        self, headers: Mapping[str, str], body: Body, receive: Receive, take: Callable[[int], None]
+    ) -> Reply:
+        """
+        Return the reply.
+
+        Raises:
+            RequestError: There is none.
+        """
+        model = self.model
+        model.require_version(self._version)
+        content, start, header_length = await body.read(take)
+        signature = model.active.signature
+        json_bytes = len(content) if header_length is None else header_length
+        request = await _work(
+            json_bytes, lambda: decode_request(content, signature, header_length=header_length, start=start)
+        )
+        self.note(rows=request.rows)
+        answer = await self._run(request, receive)
+        require_served(self._version, answer.served, name=model.name)
+        size_bytes = sum(answer[wanted.name].nbytes for wanted in request.outputs if not wanted.is_binary)
+        encoded = await _work(size_bytes, lambda: encode_answer(answer, request, signature, model=model.name))
+        return await _reply(encoded, answer, headers.get("accept-encoding", ""))
+
+    async def _run(self, request: InferRequest, receive: Receive) -> Answer:
+        """Return the engine's answer: this is where a request waits, and where its deadline counts."""
+        timeout_s = min(self._limits.request_timeout_s, request.timeout_s or self._limits.request_timeout_s)
+        until_s = self.began_s + timeout_s
+        admission = self.model.admission
+        entered_s = time.monotonic()
+        await admission.enter(until_s=until_s, gone=receive)
+        running_s = time.monotonic()
+        self.note(queue_s=running_s - entered_s)
+        running = asyncio.ensure_future(self.model.active.infer(request.inputs))
+        running.add_done_callback(lambda _: admission.leave())  # when the engine is free, whoever still waits for it
+        await asyncio.wait((running,), timeout=max(0.0, until_s - running_s))
+        self.note(compute_s=time.monotonic() - running_s)
+        if not running.done():
+            running.add_done_callback(_forget)
+            raise ExpiredError(f"the answer was not there within {timeout_s:g} s")
+        try:
+            answer = running.result()
+        except ModelregError as error:
+            raise translate(error) from error
+        self.note(served=answer.served)
+        return answer
+
+
+def translate(error: ModelregError) -> RequestError:
+    """Return what the client hears of an error of `infer`."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, RunError):
+        return InvalidRequestError(f"the engine refuses this: {error}")
+    if isinstance(error, NotServingError):
+        return NoEngineError(str(error), hint="")
+    _log.warning("a request failed: %s", error)
+    return EngineFailedError("the engine failed over this request, and is started again")
+
+
+def _forget(running: asyncio.Future[Answer]) -> None:
+    """Look at the error of what nobody waits for, so that asyncio does not complain."""
+    if not running.cancelled():
+        running.exception()
+
+
+async def _work(size_bytes: int, work: Callable[[], ResultT]) -> ResultT:
+    return await asyncio.to_thread(work) if size_bytes > _HEAVY_JSON_BYTES else work()
+
+
+async def _reply(encoded: Encoded, answer: Answer, accepted: str) -> Reply:
+    headers = dict(name_headers(answer.served))
+    headers["content-type"] = "application/json"
+    if encoded.header_length is not None:
+        headers["content-type"] = "application/octet-stream"
+        headers["inference-header-content-length"] = str(encoded.header_length)
+    body = encoded.body
+    encoding = choose_encoding(accepted, len(body))
+    if encoding is not None:
+        body = await asyncio.to_thread(pack, body, encoding)
+        headers["content-encoding"] = encoding
+        headers["vary"] = "accept-encoding"
+    return Reply(status=200, body=body, headers=headers)
+
+
+def _refuse(error: RequestError) -> Reply:
+    headers = {"content-type": "application/json"}
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(error.retry_after_s)
+    return Reply(status=error.status, body=json.dumps({"error": error.text}).encode(), headers=headers)
+
+
+async def _send(send: Send, reply: Reply, *, closes: bool) -> None:
+    headers = {**reply.headers, "content-length": str(len(reply.body))}
+    if closes:
+        headers["connection"] = "close"
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": reply.status, "headers": raw})
+    await send({"type": "http.response.body", "body": reply.body})
