@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modelreg.builders.executors import CellExecutor, LocalExecutor
+from modelreg.builders.filling import MadeCell, write_head
 from modelreg.builders.interface import OnProgress
-from modelreg.builders.making import make_plan
-from modelreg.builders.materials import CellFiles
+from modelreg.builders.materials import CellFiles, KnownMaterials
 from modelreg.builders.planning import CellPlan, CellRequest, PreparedCell, plan_cells, prepare_cell
 from modelreg.builders.reusing import find_reusable
 from modelreg.registry import engines
 from modelreg.registry.blobs import record_blob
-from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
-from modelreg.registry.digests import json_digest
 from modelreg.registry.errors import BuildError, ModelregError
 from modelreg.registry.records import EngineRecord
-from modelreg.registry.regular_files import write_whole
 from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.words import BlobKind, EngineStatus, Json
 
 __all__ = ["CellOutcome", "CellPlan", "CellRequest", "build_cell", "plan_cells", "prepare_cell"]
+
+_HERE = LocalExecutor()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +41,17 @@ class CellOutcome:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Made:
-    files: tuple[StoredFile, ...]
-    variant_files: tuple[StoredFile, ...]
-    variant_digest: str
-    realised: Json
-    gpu: Json
-    timing_cache: tuple[StoredFile, ...]
-
-
 def build_cell(
-    request: CellRequest, *, database: Database, storage: Storage, progress: OnProgress, actor: str
+    request: CellRequest,
+    *,
+    database: Database,
+    storage: Storage,
+    progress: OnProgress,
+    actor: str,
+    executor: CellExecutor = _HERE,
 ) -> CellOutcome:
     """
-    Fill one cell: reuse the engine of the same recipe, or build it in child processes and record it.
+    Fill one cell: reuse the engine of the same recipe, or have it built by the executor and record it.
 
     Raises:
         BuildError: Refused (nothing is recorded) or failed (a failed engine with its log is recorded).
@@ -66,12 +61,13 @@ def build_cell(
     existing = find_reusable(prepared, database=database, storage=storage)
     if existing is not None:
         return CellOutcome(engine=existing, reused=True, warnings=prepared.warnings)
+    known = KnownMaterials.look_up(request.cell.version, database, recipe=prepared.recipe)
     began = time.monotonic()
     with scratch_folder("build") as folder:
         files = CellFiles.create(folder)
-        _write_head(files.log, prepared)
+        write_head(files.log, prepared)
         try:
-            made = _make(prepared, files, database, storage, progress)
+            made = executor.make(prepared, files, known, storage, progress)
             engine = _record(prepared, database, storage, files.log, began, made=made, error="", actor=actor)
         except BaseException as error:
             # A full disk may be what failed: the first error counts, not that it could not be recorded.
@@ -82,40 +78,6 @@ def build_cell(
     return CellOutcome(engine=engine, reused=False, warnings=prepared.warnings)
 
 
-def _write_head(log: Path, prepared: PreparedCell) -> None:
-    lines = [f"cell: {prepared.request.cell}", *prepared.translation.steps, *prepared.warnings]
-    log.write_text("".join(f"{line}\n" for line in lines))
-
-
-def _make(
-    prepared: PreparedCell, files: CellFiles, database: Database, storage: Storage, progress: OnProgress
-) -> _Made:
-    cell, options = prepared.request.cell, prepared.request.options
-    plan = make_plan(prepared, files, database, storage, progress)
-    result, stored = plan.result, plan.stored
-    progress(0.98, "storing")
-    if prepared.recipe.variant is not None and not stored:
-        stored = files.store(plan.made, storage)
-    timing_cache = files.store([result.timing_cache], storage) if result.timing_cache else ()
-    if result.timing_cache and options.tensorrt.timing_cache:
-        write_whole(options.tensorrt.timing_cache, result.timing_cache.read_bytes())
-    return _Made(
-        files=files.store(result.files, storage),
-        variant_files=stored,
-        variant_digest=_variant_digest(stored) or cell.version.source.digest,
-        realised=plan.realised,
-        gpu=result.gpu,
-        timing_cache=timing_cache,
-    )
-
-
-def _variant_digest(files: Sequence[StoredFile]) -> str:
-    """Return the digest of a variant: of its one file, else of the listing of all."""
-    if len(files) < 2:
-        return files[0].digest if files else ""
-    return json_digest([file.to_json() for file in files])
-
-
 def _record(
     prepared: PreparedCell,
     database: Database,
@@ -123,14 +85,14 @@ def _record(
     log: Path,
     began: float,
     *,
-    made: _Made | None,
+    made: MadeCell | None,
     error: str,
     actor: str,
 ) -> EngineRecord:
     cell, recipe = prepared.request.cell, prepared.recipe
     spec = cell.toolchain
     stored_log = storage.put_file(log)
-    build_s = time.monotonic() - began
+    build_s = time.monotonic() - began if made is None else made.build_s
     with database.write() as connection:
         target = engines.ensure_target(connection, name=cell.target, **_describe_gpu(made))
         toolchain = engines.ensure_toolchain(
@@ -179,7 +141,7 @@ def _record(
         )
 
 
-def _describe_gpu(made: _Made | None) -> dict[str, Any]:
+def _describe_gpu(made: MadeCell | None) -> dict[str, Any]:
     """Return the particulars of the GPU that a plan was built on, where it was built on one."""
     if made is None or not made.gpu:
         return {}
@@ -187,6 +149,6 @@ def _describe_gpu(made: _Made | None) -> dict[str, Any]:
     return {"gpu": gpu["name"], "sm_count": gpu["sm_count"], "driver": gpu["driver"], "cuda": gpu["cuda"]}
 
 
-def _say_timing_cache(made: _Made) -> Json:
+def _say_timing_cache(made: MadeCell) -> Json:
     caches = [file.digest for file in made.timing_cache]
     return {**made.realised, "timing_cache": caches[0]} if caches else made.realised

@@ -11,7 +11,7 @@ from pathlib import Path
 from modelreg.builders.asked_precision import may_become, require_precision
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
 from modelreg.builders.interface import BuildRequest, BuildResult, OnProgress
-from modelreg.builders.materials import CellFiles, golden_inputs
+from modelreg.builders.materials import CellFiles, KnownMaterials, golden_inputs
 from modelreg.builders.planning import CellRequest, PreparedCell, prepare_cell
 from modelreg.builders.variants import VariantWorker
 from modelreg.registry.contents import StoredFile
@@ -53,7 +53,7 @@ class Trial:
 
 
 def make_plan(
-    prepared: PreparedCell, files: CellFiles, database: Database, storage: Storage, progress: OnProgress
+    prepared: PreparedCell, files: CellFiles, known: KnownMaterials, storage: Storage, progress: OnProgress
 ) -> MadePlan:
     """
     Make the variant of a cell, build its plan, and read back what it became.
@@ -66,9 +66,9 @@ def make_plan(
     variant = prepared.recipe.variant
     progress(0.0, "fetching the source")
     source = files.materialise_source(cell.version.source, storage)
-    inputs = golden_inputs(cell.version, database, storage, files.golden)
+    inputs = golden_inputs(cell.version, known, storage, files.golden)
     with VariantWorker(log_path=files.log, timeout_s=options.timeout_s) as worker:
-        stored = files.find_variant(prepared.recipe, cell.version, database, storage)
+        stored = files.fetch_variant(known.variant, storage)
         made = (files.variant / stored[0].path,) if stored else _derive(prepared, files, worker, source, progress)
         model, pinned = _pin(prepared, worker, made[0] if made else source)
         request = BuildRequest(
@@ -124,9 +124,10 @@ def make_trial(request: CellRequest, *, database: Database, storage: Storage, pr
         WorkerError: A child crashed, hung, or spoke garbage.
     """
     prepared = prepare_cell(request)
+    known = KnownMaterials.look_up(request.cell.version, database, recipe=prepared.recipe)
     began = time.monotonic()
     with scratch_folder("trial") as folder:
-        plan = make_plan(prepared, CellFiles.create(folder), database, storage, progress)
+        plan = make_plan(prepared, CellFiles.create(folder), known, storage, progress)
         variant = plan.made[0] if prepared.recipe.variant is not None else None
         yield Trial(prepared=prepared, plan=plan, variant=variant, build_s=time.monotonic() - began)
 

@@ -15,11 +15,55 @@ from modelreg.registry.database import Database
 from modelreg.registry.errors import IntegrityError, ModelregError
 from modelreg.registry.records import SourceInfo, VersionRecord
 from modelreg.registry.storage.interface import Storage
+from modelreg.registry.words import Json
 
 if TYPE_CHECKING:
     from modelreg.builders.interface import Array
 
 _TRIED_ROWS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownMaterials:
+    """
+    What the database knows of a cell before it is built; whoever builds it needs the store alone.
+
+    Attributes:
+        variant: The variant that the same recipe made before; empty where none did.
+        golden_digest: The newest golden set, or an empty string.
+        golden_samples: How many samples that has.
+    """
+
+    variant: tuple[StoredFile, ...] = ()
+    golden_digest: str = ""
+    golden_samples: int = 0
+
+    @classmethod
+    def look_up(cls, version: VersionRecord, database: Database, *, recipe: Recipe | None = None) -> KnownMaterials:
+        """Ask the database; without a recipe, not for a variant."""
+        with database.read() as connection:
+            golden = golden_sets.newest_golden_set(connection, version_id=version.id)
+            variant = None
+            if recipe is not None and recipe.variant is not None:
+                variant = engines.find_variant(
+                    connection, source_digest=version.source.digest, recipe_digest=recipe.variant_digest
+                )
+        return cls(
+            variant=variant or (),
+            golden_digest="" if golden is None else golden.digest,
+            golden_samples=0 if golden is None else golden.samples,
+        )
+
+    def to_json(self) -> Json:
+        """Return it as JSON."""
+        variant = [file.to_json() for file in self.variant]
+        return {"variant": variant, "golden": self.golden_digest, "samples": self.golden_samples}
+
+    @classmethod
+    def from_json(cls, body: Json) -> KnownMaterials:
+        """Read back what `to_json` wrote."""
+        variant = tuple(StoredFile.from_json(file) for file in body["variant"])
+        return cls(variant=variant, golden_digest=body["golden"], golden_samples=body["samples"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,17 +96,9 @@ class CellFiles:
 
         return materialise_source(source, storage, self.source)
 
-    def find_variant(
-        self, recipe: Recipe, version: VersionRecord, database: Database, storage: Storage
-    ) -> tuple[StoredFile, ...]:
+    def fetch_variant(self, known: tuple[StoredFile, ...], storage: Storage) -> tuple[StoredFile, ...]:
         """Fetch the variant that this recipe made before; return its files, none where none is there and whole."""
-        if recipe.variant is None:
-            return ()
-        with database.read() as connection:
-            known = engines.find_variant(
-                connection, source_digest=version.source.digest, recipe_digest=recipe.variant_digest
-            )
-        if known is None or not all(storage.has_blob(file.digest) for file in known):
+        if not all(storage.has_blob(file.digest) for file in known):
             return ()
         try:
             for file in known:
@@ -84,7 +120,7 @@ class CellFiles:
         return tuple(stored)
 
 
-def golden_inputs(version: VersionRecord, database: Database, storage: Storage, path: Path) -> dict[str, Array]:
+def golden_inputs(version: VersionRecord, known: KnownMaterials, storage: Storage, path: Path) -> dict[str, Array]:
     """
     Return the first samples of the newest golden set, as many as the model takes at once.
 
@@ -92,16 +128,14 @@ def golden_inputs(version: VersionRecord, database: Database, storage: Storage, 
     """
     from modelreg.registry.tensor_sets import open_tensor_set  # noqa: PLC0415 - imports NumPy
 
-    with database.read() as connection:
-        golden = golden_sets.newest_golden_set(connection, version_id=version.id)
-    if golden is None:
+    if not known.golden_digest:
         return {}
     fixed = [spec.shape[0] for spec in version.source.signature.inputs if spec.shape]
     rows = next((length for length in fixed if isinstance(length, int)), _TRIED_ROWS)
     with contextlib.suppress(ModelregError, ValueError, KeyError):
-        storage.fetch_blob(golden.digest, path)
+        storage.fetch_blob(known.golden_digest, path)
         with open_tensor_set(path) as tensors:
-            count = min(rows, golden.samples)
+            count = min(rows, known.golden_samples)
             names = [spec.name for spec in version.source.signature.inputs]
             inputs: dict[str, Array] = {name: tensors.read(f"input.{name}", 0, count) for name in names}
             return inputs if rows in (count, _TRIED_ROWS) else {}

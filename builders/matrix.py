@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from modelreg.builders.cells import CellOutcome, build_cell
+from modelreg.builders.executors import CellExecutor, LocalExecutor
 from modelreg.builders.interface import OnProgress
 from modelreg.builders.planning import CellRequest, prepare_cell
 from modelreg.registry.database import Database
@@ -23,11 +24,12 @@ OpenStep = Callable[[CellRequest], AbstractContextManager[OnProgress]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workplace:
-    """Where cells are built: the registry, and who builds."""
+    """Where cells are built: the registry, who asks for it, and who does it."""
 
     database: Database
     storage: Storage
     actor: str
+    executor: CellExecutor = field(default_factory=LocalExecutor)
 
 
 def fill_cells(
@@ -84,6 +86,7 @@ def _fill(request: CellRequest, workplace: Workplace, open_step: OpenStep) -> Re
                 storage=workplace.storage,
                 progress=tell,
                 actor=workplace.actor,
+                executor=workplace.executor,
             )
     except ModelregError as error:
         return error

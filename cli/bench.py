@@ -1,18 +1,18 @@
-"""`modelreg bench`: time engines in trtexec's words, and two of them in turns."""
+"""`modelreg bench`: time engines in trtexec's words, beside others and beside PyTorch, and keep what they took."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from modelreg.cli.bench_choosing import Choice, choose_sides, match_others, settle_batches
+from modelreg.cli.benching import PYTORCH_LOG, Benchmark, EngineResult, Request
 from modelreg.cli.context import Invocation, Registry
 from modelreg.cli.options import (
+    dry_run_option,
     list_option,
     make_command,
     positive_number,
@@ -21,19 +21,14 @@ from modelreg.cli.options import (
     read_words,
     whole_number,
 )
-from modelreg.cli.render import print_document, print_line, print_warning
-from modelreg.cli.tables import Column, print_table
-from modelreg.registry.errors import ModelregError, NotFoundError, UsageError
+from modelreg.cli.render import print_document, print_line, print_note
+from modelreg.registry.errors import NotFoundError, UsageError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
-    from modelreg.registry.records import EngineRecord, VersionRecord
     from modelreg.registry.words import Json, Precision
-    from modelreg.runtime.latency import Latency
-    from modelreg.runtime.runner import Timing, WorkerRunner
-    from modelreg.validators.pairing import PairedLatency
 
-_COLUMNS = ("ENGINE", "BATCH", "MIN", "MEDIAN", "MEAN", "P90", "P95", "P99", "MAX", "PER SECOND")
+_HISTORY = 100
 
 
 def _read_batches(value: str) -> tuple[int, ...]:
@@ -41,30 +36,21 @@ def _read_batches(value: str) -> tuple[int, ...]:
     return tuple(whole_number(1)(each) for each in value.split(","))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Side:
-    """An engine and the version that it is of."""
-
-    version: VersionRecord
-    engine: EngineRecord
-
-    @property
-    def name(self) -> str:
-        """Return what it is called."""
-        return f"{self.version.reference} engine {self.engine.id} ({self.engine.target.name} {self.engine.precision})"
-
-
 @make_command(
     "bench",
     help_line="Time engines, alone or in turns with others.",
     examples="""
     modelreg bench lenet:1
-    modelreg bench lenet@production --batch 1,8,32 --duration 3 --json
+    modelreg bench lenet@production --batch 1,8,32 --streams 2 --html bench.html
     modelreg bench lenet:2 --precision int8 --vs lenet:1
+    modelreg bench lenet:2 --pytorch model.py:lenet --weights lenet.safetensors
+    modelreg bench lenet:2 --history
     """,
 )
 @click.argument("reference", type=read_reference, metavar="REF")
 @click.option("--vs", type=read_reference, metavar="REF", help="Time REF's engines in turns with these.")
+@click.option("--pytorch", metavar="FILE.py:FACTORY", help="Time this PyTorch model, eager, in turns with these.")
+@click.option("--weights", type=click.Path(path_type=Path), metavar="FILE", help="Weights of the PyTorch model.")
 @list_option("--precision", "precisions", type=read_precisions, metavar="P,...", help="Only these precisions.")
 @list_option("--target", "targets", type=read_words, metavar="T,...", help="Only these targets.")
 @list_option("--batch", "batches", type=_read_batches, metavar="N,...", help="Batch sizes (default: 1,8,32).")
@@ -84,195 +70,153 @@ class _Side:
     metavar="S",
     help="Seconds of runs, for each batch size (default: 1).",
 )
+@click.option(
+    "--streams",
+    "--infStreams",
+    "--inf-streams",
+    "streams",
+    type=whole_number(1),
+    default=1,
+    metavar="N",
+    help="Queries at once (default: 1).",
+)
+@click.option(
+    "--noDataTransfers", "--no-data-transfers", "no_transfers", is_flag=True, help="Leave out copies to and from a GPU."
+)
 @click.option("--threads", type=whole_number(1), metavar="N", help="Threads of one operator on the CPU.")
 @click.option(
     "--useCudaGraph", "--use-cuda-graph", "cuda_graph", is_flag=True, help="Launch plans of TensorRT as a CUDA graph."
 )
+@click.option("--html", metavar="FILE", help="Write the figures as one HTML page with plots.")
+@click.option("--no-store", is_flag=True, help="Keep nothing in the registry.")
+@click.option("--history", is_flag=True, help="Show what was measured before instead.")
+@dry_run_option
 @click.pass_obj
 def command(
     invocation: Invocation,
     *,
     reference: ModelReference,
     vs: ModelReference | None,
+    pytorch: str | None,
+    weights: Path | None,
     precisions: tuple[Precision, ...],
     targets: tuple[str, ...],
     batches: tuple[int, ...],
     warm_up: float,
     duration: float,
+    streams: int,
+    no_transfers: bool,
     threads: int | None,
     cuda_graph: bool,
+    html: str | None,
+    no_store: bool,
+    history: bool,
+    dry_run: bool,
 ) -> None:
     """Time the engines of REF that this host can run, on random inputs, each in a process of its own.
 
-    On a GPU it is trtexec's GPU compute time, inputs uploaded before; on the CPU the call of the backend. --vs takes
-    the engine of the same target and precision of another version or channel, times both in turns in one run, and
-    says by a bootstrap interval of 95 % whether the first is better, worse, or nobody can tell. Nothing is kept.
+    On a GPU the figures are trtexec's: enqueue, H2D, GPU compute, D2H, latency and throughput; on the CPU the call of
+    the backend. --vs takes the engine of the same target and precision of another version or channel, --pytorch a model
+    in eager mode; both are timed in turns with REF's, and a bootstrap interval of 95 % says whether REF's is better,
+    worse, or nobody can tell. Figures are kept with host, clocks and runs, and shown by `show` and --history.
     """
-    from modelreg.runtime.host import describe_host
     from modelreg.runtime.runner import Timing
 
-    registry = invocation.open_registry()
-    timing = Timing(warmup_ms=warm_up, duration_s=duration, cuda_graph=cuda_graph)
-    sides = _choose(registry, reference, precisions, targets)
-    others = [] if vs is None else _choose(registry, vs, precisions, targets)
-    rows: list[tuple[_Side, Latency]] = []
-    pairs: list[tuple[_Side, _Side, PairedLatency]] = []
-    with tempfile.TemporaryDirectory(prefix="modelreg-bench-") as folder:
-        for side in sides:
-            other = _find_other(side, others)
-            if vs is not None and other is None:
-                raise NotFoundError(
-                    f"{vs} has no {side.engine.target.name} {side.engine.precision} engine to compare with"
-                )
-            with ExitStack() as stack:
-                runner = stack.enter_context(_open(registry, side, Path(folder), threads))
-                against = None if other is None else stack.enter_context(_open(registry, other, Path(folder), threads))
-                for batch in batches or (1, 8, 32):
-                    inputs = _make_inputs(side.version, batch)
-                    try:
-                        rows.append((side, _time(runner, inputs, timing, side, batch)))
-                        if other is not None and against is not None:
-                            from modelreg.validators.pairing import time_in_turns
+    choice = Choice(precisions=precisions, targets=targets)
+    if history:
+        from modelreg.cli.bench_history import show_history
 
-                            pairs.append((side, other, time_in_turns(runner, against, inputs, samples=batch)))
-                    except ModelregError as error:
-                        print_warning(f"{side.name} at batch {batch}: {error}")
-    if not rows:
-        raise NotFoundError("nothing could be timed", hint="The warnings say why.")
-    settings: Json = {
-        "warmup_ms": warm_up,
-        "duration_s": duration,
-        "threads": threads,
-        "cuda_graph": cuda_graph,
-        "clocks": "not locked",
-        "host": describe_host().to_json(),
-    }
-    if invocation.as_json:
-        print_document(
-            {
-                "settings": settings,
-                "latencies": [_row_document(*row) for row in rows],
-                "pairs": [_pair_document(*pair) for pair in pairs],
-            }
-        )
+        show_history(invocation, reference, choice, batches=batches, limit=_HISTORY)
         return
-    _print(rows, pairs, no_color=invocation.no_color)
-
-
-def _choose(
-    registry: Registry, reference: ModelReference, precisions: Sequence[Precision], targets: Sequence[str]
-) -> list[_Side]:
-    """Return the built engines of a version that this host runs; of a channel, those that it serves."""
-    from modelreg.cli.comparing import read_active
-    from modelreg.cli.versions import read_version
-    from modelreg.registry import engines
-    from modelreg.runtime.host import describe_host
-    from modelreg.runtime.suitability import why_not_here
-
-    if reference.channel is not None:
-        active = read_active(registry, reference.model, reference.channel)
-        plans = {each.plan.digest for each in active.manifest.engines}
-        version = active.version
-        found = [each for each in active.engines if each.files and each.plan_digest in plans]
-    else:
-        with registry.database.read() as connection:
-            version = read_version(connection, reference)
-            found = [each for each in engines.current_engines(connection, version_id=version.id) if each.files]
-    host = describe_host()
-    chosen = [
-        _Side(version=version, engine=each)
-        for each in found
-        if not each.is_swept
-        and (not precisions or each.precision in precisions)
-        and (not targets or each.target.name in targets)
-        and not why_not_here(each.target.name, level=each.hardware_compatibility, host=host)
-    ]
-    if not chosen:
-        raise NotFoundError(f"{reference} has no engine of that kind that this host runs", hint="Run `modelreg show`.")
-    return chosen
-
-
-def _find_other(side: _Side, others: Sequence[_Side]) -> _Side | None:
-    wanted = (side.engine.target.name, side.engine.precision)
-    return next((each for each in others if (each.engine.target.name, each.engine.precision) == wanted), None)
-
-
-def _open(registry: Registry, side: _Side, folder: Path, threads: int | None) -> WorkerRunner:
-    from modelreg.cli.evaluation import describe_load, fetch_files
-    from modelreg.runtime.runner import WorkerRunner
-
-    place = folder / f"engine-{side.engine.id}"
-    engine = side.engine
-    if not place.exists():
-        fetch_files(engine.files, registry.storage, place)
-    return WorkerRunner(
-        place / engine.files[0].path,
-        backend=engine.toolchain.backend,
-        python=engine.toolchain.python,
+    _check_places(pytorch, weights, html, as_json=invocation.as_json)
+    registry = invocation.open_registry()
+    sides = choose_sides(registry, reference, choice)
+    others = {} if vs is None else match_others(sides, choose_sides(registry, vs, choice), reference=vs)
+    request = Request(
+        sides=sides,
+        others=others,
+        batches=settle_batches(sides[0].version, batches),
+        timing=Timing(
+            warmup_ms=warm_up, duration_s=duration, cuda_graph=cuda_graph, streams=streams, transfers=not no_transfers
+        ),
         threads=threads,
-        gpu=describe_load(engine, side.version),
+        pytorch=pytorch,
+        weights=weights,
     )
+    if dry_run:
+        _preview(invocation, request)
+        return
+    _run(invocation, registry, request, html=html, is_kept=not no_store)
 
 
-def _make_inputs(version: VersionRecord, batch: int) -> Mapping[str, Any]:
-    from modelreg.runtime.warming import make_inputs
+def _check_places(pytorch: str | None, weights: Path | None, html: str | None, *, as_json: bool) -> None:
+    """Refuse, before anything is timed, what cannot be read or written at the end."""
+    from modelreg.cli.report_files import ReportFiles
+    from modelreg.validators.reference_capture import check_reference
 
-    signature = version.source.signature
-    shapes: dict[str, list[int]] = {}
-    for spec in signature.inputs:
-        axes = spec.shape
-        if axes is None or any(not isinstance(axis, int) for axis in axes[1:]):
-            raise UsageError(f"input {spec.name!r} of {version.reference} has free axes beside the batch")
-        shapes[spec.name] = [
-            batch if index == 0 and not isinstance(axis, int) else int(axis or 0) for index, axis in enumerate(axes)
-        ]
-    inputs = make_inputs(signature, shapes)
-    if inputs is None:
-        raise UsageError(f"{version.reference} takes inputs that are no numbers")
-    return inputs
+    if weights is not None and pytorch is None:
+        raise UsageError("--weights belongs to --pytorch", hint="Add --pytorch FILE.py:FACTORY.")
+    if pytorch is not None:
+        check_reference(reference=pytorch, weights=weights, option="--pytorch")
+    if html is not None:
+        ReportFiles({"html": html}).require_writable(as_json=as_json)
 
 
-def _time(runner: WorkerRunner, inputs: Mapping[str, Any], timing: Timing, side: _Side, batch: int) -> Latency:
-    from modelreg.registry.words import Backend
-    from modelreg.runtime.latency import summarise
-
-    boundary = "host" if side.engine.toolchain.backend is Backend.ONNXRUNTIME else "gpu-compute"
-    return summarise(runner.bench(inputs, timing), boundary=boundary, batch=batch)
-
-
-def _engine_document(side: _Side) -> Json:
-    engine = side.engine
-    return {
-        "version": side.version.reference,
-        "engine": engine.id,
-        "target": engine.target.name,
-        "precision": str(engine.precision),
-        "backend": str(engine.toolchain.backend),
-        "backend_version": engine.toolchain.version,
-        "plan": engine.plan_digest,
-    }
+def _preview(invocation: Invocation, request: Request) -> None:
+    """Say what would be timed."""
+    if invocation.as_json:
+        engines = [{"version": each.version.reference, "engine": each.engine.id} for each in request.sides]
+        body: Json = {"dry_run": True, "engines": engines, "batches": [*request.batches], "settings": request.settings}
+        print_document(body)
+        return
+    for side in request.sides:
+        other = request.others.get(side.engine.id)
+        rivals = ([other.name] if other is not None else []) + (["PyTorch"] if request.pytorch else [])
+        beside = f", in turns with {' and '.join(rivals)}" if rivals else ""
+        print_line(f"would time {side.name} at batch {', '.join(map(str, request.batches))}{beside}")
 
 
-def _row_document(side: _Side, latency: Latency) -> Json:
-    return {**_engine_document(side), **latency.to_json()}
+def _run(invocation: Invocation, registry: Registry, request: Request, *, html: str | None, is_kept: bool) -> None:
+    from modelreg.cli.bench_documents import results_document
+    from modelreg.cli.bench_keeping import keep_result
+    from modelreg.cli.bench_tables import print_results
+    from modelreg.cli.golden_sources import showing
+    from modelreg.registry.clock import utc_now
+    from modelreg.runtime.host import describe_host
+
+    host, at = describe_host().to_json(), utc_now()
+    if is_kept:
+        registry.require_writable()
+
+    def keep(result: EngineResult) -> None:
+        if is_kept:
+            keep_result(registry, result, request, host=host)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="modelreg-bench-") as folder,
+        showing(Path(folder) / PYTORCH_LOG, verbose=invocation.verbose),
+        invocation.reporter().step("timing") as tell,
+    ):
+        results = Benchmark(registry, request, Path(folder)).run(keep=keep, tell=lambda text: tell(None, text))
+    if not results.engines:
+        raise NotFoundError("nothing could be timed", hint="The warnings say why.")
+    document = results_document(results, request, host=host, at=at, stored=is_kept)
+    if html is not None:
+        _write_page(document, html)
+    if invocation.as_json:
+        print_document(document)
+    elif html != "-":
+        print_results(document, results.pairs, no_color=invocation.no_color)
 
 
-def _pair_document(first: _Side, second: _Side, pair: PairedLatency) -> Json:
-    return {"first": _engine_document(first), "second": _engine_document(second), **pair.to_json()}
+def _write_page(document: Json, place: str) -> None:
+    from modelreg.cli.report_files import STDOUT, replace_file
+    from modelreg.cli.version import __version__
+    from modelreg.validators.reports.bench_page import render_bench_page
 
-
-def _print(
-    rows: Sequence[tuple[_Side, Latency]], pairs: Sequence[tuple[_Side, _Side, PairedLatency]], *, no_color: bool
-) -> None:
-    cells = []
-    for side, found in rows:
-        times = (found.min_ms, found.median_ms, found.mean_ms, found.p90_ms, found.p95_ms, found.p99_ms, found.max_ms)
-        name = f"{side.engine.id} {side.engine.target.name} {side.engine.precision}"
-        cells.append([name, str(found.batch), *(f"{each:.4g}" for each in times), f"{found.throughput:,.0f}"])
-    print_table(
-        [Column(header=header, right=index > 0) for index, header in enumerate(_COLUMNS)], cells, no_color=no_color
-    )
-    boundaries = ", ".join(dict.fromkeys(found.boundary for _, found in rows))
-    print_line(f"milliseconds a run, {boundaries}; clocks not locked")
-    for first, second, pair in pairs:
-        print_line(f"{pair.standing()}: {first.name} takes {pair} of {second.name}, batch {pair.samples}")
+    page = render_bench_page({**document, "tool": {"version": __version__}})
+    if place == STDOUT:
+        click.echo(page, nl=False)
+        return
+    replace_file(Path(place), page)
+    print_note(f"html: {place}")

@@ -11,6 +11,7 @@ from modelreg.cli.build_choices import Wanted, choose_cells
 from modelreg.cli.build_preview import preview
 from modelreg.cli.building import build_all
 from modelreg.cli.context import Invocation
+from modelreg.cli.executors import choose_place, executor_options
 from modelreg.cli.old_spellings import TrtexecCommand
 from modelreg.cli.options import (
     dry_run_option,
@@ -47,6 +48,7 @@ _METHODS = ("entropy", "minmax", "percentile")
     modelreg build lenet:1 --precision int8 --calibration digits.npz --nodes-to-exclude /conv1/Conv
     modelreg build lenet:1 --target sm_86,sm_89,sm_120 --precision fp32,fp16 --jobs 4
     modelreg build net:1 --target sm_90 --precision fp16 --builderOptimizationLevel 4 --memPoolSize workspace:8192
+    modelreg build net:1 --target sm_86,sm_90 --precision fp16 --toolchain trt103 --executor dask://10.0.0.5:8786
     modelreg build net:1 --target sm_89 --minShapes x:1x3x64x64 --optShapes x:8x3x224x224 --maxShapes x:32x3x512x512
     """,
 )
@@ -114,14 +116,7 @@ _METHODS = ("entropy", "minmax", "percentile")
     metavar="S",
     help="Seconds that one step may take (default: the registry's setting).",
 )
-@click.option(
-    "--jobs",
-    type=whole_number(1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Build so many engines side by side.",
-)
+@executor_options
 @click.option("--rebuild", is_flag=True, help="Build again where an engine of the same recipe exists.")
 @dry_run_option
 @click.pass_obj
@@ -142,7 +137,10 @@ def command(
     op_types_to_exclude: tuple[str, ...],
     seed: int,
     timeout: float | None,
-    jobs: int,
+    scheduler: str,
+    retries: int | None,
+    wait_s: int | None,
+    jobs: int | None,
     rebuild: bool,
     dry_run: bool,
 ) -> int:
@@ -154,6 +152,7 @@ def command(
     """
     if percentile is not None and calibration_method not in (None, "percentile"):
         raise click.UsageError("--percentile belongs to --calibration-method percentile")
+    place = choose_place(scheduler, jobs=jobs, retries=retries, wait_s=wait_s)
     from modelreg.builders.exclusions import require_known_nodes
     from modelreg.builders.interface import BuildOptions, CalibrationOptions
 
@@ -175,12 +174,12 @@ def command(
     _require_allowed(tensorrt.plugins, registry.home.settings.allowed_plugins)
     version = find_version(registry, reference)
     require_known_nodes(version, nodes_to_exclude, registry.storage)
-    wanted = Wanted(version=version, targets=targets, precisions=precisions)
+    wanted = Wanted(version=version, targets=targets, precisions=precisions, on_workers=bool(place.scheduler))
     cells = choose_cells(registry, wanted, toolchains, options, rebuild=rebuild)
     _refuse_idle_options(cells, profiles, tensorrt)
     if dry_run:
         return preview(invocation, registry, cells)
-    return build_all(invocation, registry, cells, jobs=jobs)
+    return build_all(invocation, registry, cells, place)
 
 
 def _require_allowed(plugins: tuple[Path, ...], allowed: tuple[str, ...]) -> None:

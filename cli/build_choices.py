@@ -10,7 +10,7 @@ from modelreg.registry.errors import BuildError, CellRefusedError
 
 if TYPE_CHECKING:
     from modelreg.builders.choosing import TargetChoice
-    from modelreg.builders.interface import BuildOptions, ToolchainSpec
+    from modelreg.builders.interface import BuildOptions
     from modelreg.builders.planning import CellRequest
     from modelreg.registry.records import VersionRecord
     from modelreg.registry.words import Precision
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the user asks for: every precision on every target."""
+    """What the user asks for: every precision on every target; `on_workers` where it is built on other hosts."""
 
     version: VersionRecord
     targets: tuple[str, ...]
     precisions: tuple[Precision, ...]
+    on_workers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ def choose_cells(
 
     requests: list[CellRequest] = []
     refusals: list[Refusal] = []
-    for choice in _choose_toolchains(registry, wanted.targets, names):
+    for choice in _choose_toolchains(registry, wanted, names):
         for precision in wanted.precisions:
             if not choice.toolchains:
                 error = CellRefusedError(choice.reason, hint=_hint(names))
@@ -64,20 +65,25 @@ def choose_cells(
     return ChosenCells(wanted=wanted, requests=spare_unconverted(requests), refusals=refusals)
 
 
-def _choose_toolchains(registry: Registry, targets: tuple[str, ...], names: tuple[str, ...]) -> list[TargetChoice]:
+def _choose_toolchains(registry: Registry, wanted: Wanted, names: tuple[str, ...]) -> list[TargetChoice]:
     from modelreg.builders.backends import embedded_toolchain
     from modelreg.builders.choosing import choose_named, choose_toolchains, to_spec
+    from modelreg.builders.elsewhere.resources import building_on_workers
     from modelreg.registry.toolchains.catalogue import EMBEDDED, get_toolchain, list_toolchains
 
     with registry.database.read() as connection:
-        if not names:
+        if names:
+            known = [
+                embedded_toolchain() if name == EMBEDDED else to_spec(get_toolchain(connection, name)) for name in names
+            ]
+        else:
             known = [embedded_toolchain(), *(to_spec(record) for record in list_toolchains(connection))]
-            # Our own ONNX Runtime builds for the CPU unless another one is named.
-            return [choose_toolchains(target, known[:1] if target == "cpu" else known) for target in targets]
-        named: list[ToolchainSpec] = [
-            embedded_toolchain() if name == EMBEDDED else to_spec(get_toolchain(connection, name)) for name in names
-        ]
-    return [choose_named(target, named) for target in targets]
+    if wanted.on_workers:
+        known = [building_on_workers(spec, wanted.targets) for spec in known]
+    if names:
+        return [choose_named(target, known) for target in wanted.targets]
+    # Our own ONNX Runtime builds for the CPU unless another one is named.
+    return [choose_toolchains(target, known[:1] if target == "cpu" else known) for target in wanted.targets]
 
 
 def _hint(names: tuple[str, ...]) -> str:

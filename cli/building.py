@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from modelreg.cli.build_choices import ChosenCells, Refusal, name_cell, sort_out
 from modelreg.cli.build_outcomes import FilledCell, cell_document, print_cells, say_logs, summarise_failures
 from modelreg.cli.context import Invocation, Registry
+from modelreg.cli.executors import Place, open_executor
 from modelreg.cli.next_steps import print_next
 from modelreg.cli.progress import Board, Tell, interrupted_by_signals
 from modelreg.cli.render import print_document, print_warning
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from modelreg.registry.records import EngineRecord
 
 
-def build_all(invocation: Invocation, registry: Registry, chosen: ChosenCells, *, jobs: int) -> int:
+def build_all(invocation: Invocation, registry: Registry, chosen: ChosenCells, place: Place) -> int:
     """Build every cell that can be built; return the exit code."""
     requests, refusals = sort_out(chosen)
     if not requests:
@@ -28,7 +29,7 @@ def build_all(invocation: Invocation, registry: Registry, chosen: ChosenCells, *
     requests = [_renew(registry, request) for request in requests]
     if not all(_find_reusable(registry, request) for request in requests):
         registry.require_writable()
-    cells = _fill(invocation, registry, requests, jobs=jobs)
+    cells = _fill(invocation, registry, requests, place)
     for warning in dict.fromkeys(warning for cell in cells for warning in cell.warnings):
         print_warning(warning)
     if len(cells) == 1 and cells[0].error is not None and not refusals:
@@ -48,15 +49,27 @@ def _all_refused(refusals: Sequence[Refusal]) -> BuildError:
     return CellRefusedError("; ".join(reasons), hint=hint)
 
 
-def _fill(invocation: Invocation, registry: Registry, requests: list[CellRequest], *, jobs: int) -> list[FilledCell]:
+def _fill(invocation: Invocation, registry: Registry, requests: list[CellRequest], place: Place) -> list[FilledCell]:
     from modelreg.builders.matrix import Workplace, fill_cells
+    from modelreg.builders.planning import prepare_cell
 
-    workplace = Workplace(database=registry.database, storage=registry.storage, actor=registry.actor)
-    with interrupted_by_signals(), invocation.reporter().board(total=len(requests)) as board:
-        results = fill_cells(
-            requests, workplace, jobs=jobs, open_step=lambda request: _open_step(registry, board, request)
+    with interrupted_by_signals(), open_executor(_needed(registry, requests, place)) as executor:
+        executor.require_ready([prepare_cell(request) for request in requests], registry.storage)
+        workplace = Workplace(
+            database=registry.database, storage=registry.storage, actor=registry.actor, executor=executor
         )
+        with invocation.reporter().board(total=len(requests)) as board:
+            results = fill_cells(
+                requests, workplace, jobs=place.jobs, open_step=lambda request: _open_step(registry, board, request)
+            )
     return [_filled(registry, request, result) for request, result in zip(requests, results, strict=True)]
+
+
+def _needed(registry: Registry, requests: list[CellRequest], place: Place) -> Place:
+    """Return where to build; here, where nothing is built since all is reused."""
+    if place.scheduler and all(_find_reusable(registry, request) for request in requests):
+        return Place(jobs=place.jobs)
+    return place
 
 
 @contextmanager

@@ -70,7 +70,7 @@ class Comparison:
         if sibling is None:
             return value_gates(None, policy=self.policy, precision=self.engine.precision), None
         other = self._open(sibling, self.version, self.folder / "sibling")
-        latency, not_timed = self._time(other, golden, checked)
+        latency, not_timed = self._time(other, golden, checked.within(sibling.profiles))
         worth = Worth(
             sibling=f"engine {sibling.id} ({sibling.precision})",
             size_ratio=self.engine.size_bytes / sibling.size_bytes,
@@ -105,6 +105,7 @@ class Comparison:
             beside = BesideActive(name=name, decisions=None, latency=None, undecided=why_not, not_timed=why_not)
             return active_gates(beside, policy=self.policy), beside.to_json()
         served = self._open(other, active.version, self.folder / "active")
+        checked = checked.within(other.profiles)
         latency, not_timed = self._time(served, golden, checked)
         decisions, undecided = None, "the golden set has no labels"
         if checked.labelled_output is not None:

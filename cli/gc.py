@@ -90,8 +90,8 @@ def command(
 
     Kept is what any channel's last releases need, what a serving host holds a lease on, pinned versions, unsettled
     operations, the engines of the newest versions, plans that were imported, and every version's source, golden set,
-    variants, logs and reports. So what goes are plans, which `build` makes again, releases, and blobs that nothing
-    names. Refuses (exit 6) where the database does not know all that the store does.
+    variants, logs, reports and benchmarks. So what goes are plans, which `build` makes again, releases, and blobs that
+    nothing names. Refuses (exit 6) where the database does not know all that the store does.
     """
     from modelreg.registry.garbage.collecting import Collector
 

@@ -93,7 +93,7 @@ def prepare_golden(
     if wanted.weights is None and ".py:" in wanted.reference:
         print_warning(f"no --weights: the reference has whatever weights {wanted.reference} makes")
     done = 0
-    with _showing(folder / "reference.log", verbose=verbose) as log, reporter.step("running the reference") as tell:
+    with showing(folder / "reference.log", verbose=verbose) as log, reporter.step("running the reference") as tell:
 
         def add(samples: int) -> None:
             nonlocal done
@@ -116,7 +116,7 @@ def prepare_golden(
 
 
 @contextmanager
-def _showing(log: Path, *, verbose: bool) -> Iterator[Path]:
+def showing(log: Path, *, verbose: bool) -> Iterator[Path]:
     """Show at the end, however that comes, what was written to `log` last."""
     try:
         yield log

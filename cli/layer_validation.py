@@ -83,6 +83,7 @@ def compare_engine(
                 most=choice.samples,
                 worst=worst_samples(outcome.gates),
                 batch=batch,
+                profiles=engine.profiles,
                 progress=tell,
             )
     except WorkerStartError:

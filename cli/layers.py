@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from modelreg.cli.tables import Column, print_table
 from modelreg.cli.versions import find_version
 from modelreg.registry.errors import ConfigError, NotFoundError, UsageError
 from modelreg.registry.references import ModelReference
+from modelreg.registry.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from modelreg.registry.records import GoldenSetRecord, VersionRecord
@@ -108,7 +108,7 @@ def _match(
     record = _golden_of(registry, version)
     with registry.database.read() as connection:
         overrides = read_layer_map(connection, version) if given is None else given
-    with tempfile.TemporaryDirectory(prefix="modelreg-layers-") as name:
+    with scratch_folder("layers") as name:
         path = Path(name) / "golden.safetensors"
         registry.storage.fetch_blob(record.digest, path)
         with open_tensor_set(path) as golden:

@@ -47,6 +47,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "report": "Write reports from stored verdicts.",
         "which": "Show the engine that this host would load.",
         "leases": "List the serving hosts' leases, or drop one.",
+        "top": "Watch what serves: load, latencies, GPUs, health.",
     },
     "Maintain": {
         "verify": "Re-hash what the registry holds.",

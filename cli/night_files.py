@@ -33,28 +33,45 @@ _ABANDONED_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastNights:
-    """The documents of earlier nights, the oldest first, and the names of those that cannot be read."""
+    """
+    The nights that are kept.
+
+    Attributes:
+        documents: Of earlier nights, the oldest first.
+        unreadable: The names of those that cannot be read.
+        ahead: The names of those that are dated later than now: a clock was wrong then, or is.
+    """
 
     documents: tuple[Json, ...]
     unreadable: tuple[str, ...]
+    ahead: tuple[str, ...] = ()
 
 
-def read_nights(folder: Path, *, newest: int) -> PastNights:
-    """Return the newest nights of a folder that need not be there."""
+def read_nights(folder: Path, *, newest: int, now: datetime) -> PastNights:
+    """Return the newest nights up to now of a folder that need not be there."""
+    from modelreg.validators.nights import is_comparable
     from modelreg.validators.reports.nightly import KIND, SCHEMA
 
     documents, unreadable = [], []
-    for night in _list_nights(folder)[-newest:]:
+    nights, tonight = _list_nights(folder), _stem(now)
+    # One that is ahead would be the night before for as long as it is: what must last three nights never did.
+    ahead = tuple(night.name for night in nights if night.name[: len(tonight)] > tonight)
+    for night in nights[: len(nights) - len(ahead)][-newest:]:
         try:
-            body = json.loads((night / DOCUMENT).read_bytes())
+            body = json.loads((night / DOCUMENT).read_bytes(), parse_constant=_refuse)
             is_known = isinstance(body, dict) and (body.get("kind"), body.get("schema")) == (KIND, SCHEMA)
+            is_known = is_known and is_comparable(body)
         except (OSError, ValueError, RecursionError):
             is_known, body = False, {}
         if is_known:
             documents.append(body)
         else:
             unreadable.append(night.name)
-    return PastNights(documents=tuple(documents), unreadable=tuple(unreadable))
+    return PastNights(documents=tuple(documents), unreadable=tuple(unreadable), ahead=ahead)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def require_place(folder: Path) -> None:
@@ -100,9 +117,16 @@ def write_night(folder: Path, files: Mapping[str, bytes], *, at: datetime) -> Pa
     return night
 
 
-def prune_nights(folder: Path, *, keep: int) -> int:
-    """Remove all but the newest nights, and return how many; other files in the folder are left alone."""
-    old = _list_nights(folder)[:-keep]
+def prune_nights(folder: Path, *, keep: int, but: Path | None = None) -> int:
+    """
+    Remove all but the newest nights, and return how many; other files in the folder are left alone.
+
+    Args:
+        folder: Where they are.
+        keep: How many stay.
+        but: One that stays in any case: tonight's, which is not the newest where a clock went back.
+    """
+    old = [night for night in _list_nights(folder)[:-keep] if night != but]
     for night in old:
         shutil.rmtree(night, ignore_errors=True)
     return len(old)
@@ -144,7 +168,7 @@ def _list_nights(folder: Path) -> list[Path]:
 
 def _name(folder: Path, unfinished: Path, at: datetime) -> Path:
     """Give a finished folder its name; a rename never replaces a folder with something in it."""
-    stem = at.strftime("%Y%m%dT%H%M%SZ")
+    stem = _stem(at)
     for number in range(1, 1000):
         night = folder / (stem if number == 1 else f"{stem}-{number}")
         try:
@@ -155,6 +179,10 @@ def _name(folder: Path, unfinished: Path, at: datetime) -> Path:
         else:
             return night
     raise FileExistsError(17, "there are too many nights of this very second", str(folder))
+
+
+def _stem(at: datetime) -> str:
+    return at.strftime("%Y%m%dT%H%M%SZ")
 
 
 def _point(folder: Path, night: Path) -> None:

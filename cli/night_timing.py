@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from modelreg.cli.evaluation import fetch_files, make_passes
+from modelreg.registry.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from modelreg.cli.context import Registry
@@ -33,14 +33,14 @@ def time_engine(
     from modelreg.validators.golden import check_golden
     from modelreg.validators.pairing import Timed
 
-    with tempfile.TemporaryDirectory(prefix="modelreg-nightly-") as folder:
+    with scratch_folder("nightly") as folder:
         place = Path(folder)
         path = place / "golden.safetensors"
         registry.storage.fetch_blob(golden.digest, path)
         plan = fetch_files(engine.files, registry.storage, place / "plan")
         own = make_passes(engine, plan, version, registry, place)[0]
         with open_tensor_set(path) as tensors:
-            checked = check_golden(tensors, version.source.signature)
+            checked = check_golden(tensors, version.source.signature, profiles=engine.profiles)
             batch = next(iter(checked.feed.iterate_batches(tensors)))
             with own.open_runner() as runner:
                 if not isinstance(runner, Timed):

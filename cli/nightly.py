@@ -24,9 +24,11 @@ from modelreg.cli.options import (
 )
 from modelreg.cli.progress import interrupted_by_signals
 from modelreg.cli.render import print_document, print_note
-from modelreg.registry.errors import GateFailedError, IntegrityError, ModelregError
+from modelreg.registry.errors import GateFailedError, IntegrityError, ModelregError, StorageError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from modelreg.cli.night_files import PastNights
     from modelreg.registry.words import Json
 
@@ -120,7 +122,7 @@ def command(
     worst finding: 0 none worse than a warning, 1 a problem (drift, no way back, not done in time), 3 a gate failed, 6
     damage. 4: another nightly is at work.
     """
-    from modelreg.cli.night_files import only_one, prune_nights, require_place, write_night
+    from modelreg.cli.night_files import only_one, prune_nights, require_place
     from modelreg.registry.clock import utc_now
     from modelreg.validators.drift import WINDOW
 
@@ -132,28 +134,43 @@ def command(
         return 0
     with only_one(home.path / LOCK, wait_s=wait_s), interrupted_by_signals():
         require_place(folder)
-        past = _read_past(folder, newest=WINDOW)
         started_at = utc_now()
+        past = _read_past(folder, newest=WINDOW, now=started_at)
         document, pages = _run(
             invocation, registry, places, past=past, deep=deep, timeout_s=timeout_s, strict=strict, folder=folder
         )
-        night = write_night(folder, {**_render(document), **pages}, at=started_at)
-        prune_nights(folder, keep=keep)
+        night, unwritten = _write(folder, document, pages, at=started_at)
+        if night is not None:
+            prune_nights(folder, keep=keep, but=night)
     if invocation.as_json:
-        print_document({**document, "folder": str(night)})
+        print_document({**document, "folder": None if night is None else str(night)})
     else:
         from modelreg.cli.night_tables import print_night
 
         print_night(document, no_color=invocation.no_color)
-    print_note(f"reports: {night}")
-    error = _judge(document)
+    if night is not None:
+        print_note(f"reports: {night}")
+    error = unwritten or _judge(document)
     return 0 if error is None else report_after_result(error)
 
 
-def _read_past(folder: Path, *, newest: int) -> PastNights:
+def _write(
+    folder: Path, document: Json, pages: dict[str, bytes], *, at: datetime
+) -> tuple[Path | None, StorageError | None]:
+    """Keep the night; where that fails, what it found is told all the same, and its exit code counts if it is worse."""
+    from modelreg.cli.night_files import write_night
+
+    try:
+        return write_night(folder, {**_render(document), **pages}, at=at), None
+    except StorageError as error:
+        error.exit_code = max(error.exit_code, document["exit_code"])
+        return None, error
+
+
+def _read_past(folder: Path, *, newest: int, now: datetime) -> PastNights:
     from modelreg.cli.night_files import read_nights
 
-    return read_nights(folder, newest=newest)
+    return read_nights(folder, newest=newest, now=now)
 
 
 def _run(
@@ -181,6 +198,10 @@ def _run(
     for name in past.unreadable:
         hint = f"Remove {folder / name}, or read it with the modelreg that wrote it."
         watch.add(FindingKind.HISTORY, Severity.WARNING, name, "this night's report cannot be read", hint=hint)
+    if past.ahead:
+        message = f"{len(past.ahead)} of the nights here are dated after this one, and are not compared with it"
+        hint = f"Look at the clock of this host. Was it wrong then, remove {folder / past.ahead[0]} and any like it."
+        watch.add(FindingKind.HISTORY, Severity.WARNING, past.ahead[0], message, hint=hint)
     chosen = choose_channels_if_any(registry, places)
     watch.check(FindingKind.DOCTOR, "doctor", lambda: check_with_doctor(invocation, watch, deep=deep))
     database = open_database_if_usable(registry.home, doing="drilling")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from modelreg.cli.render import count, print_document, print_line, print_warning
 from modelreg.cli.versions import source_document, version_document
 from modelreg.registry.errors import NotFoundError
 from modelreg.registry.references import ModelReference
+from modelreg.registry.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from modelreg.registry.records import GoldenSetRecord, VersionRecord
@@ -131,7 +131,7 @@ def command(
     inspected = inspect_source(model)
     if not dry_run:
         registry.require_writable()
-    with interrupted_by_signals(), tempfile.TemporaryDirectory(prefix="modelreg-register-") as folder:
+    with interrupted_by_signals(), scratch_folder("register") as folder:
         prepared = prepare_golden(
             wanted,
             inspected,

@@ -261,9 +261,9 @@ def _validate(
 
 
 def _first_samples(registry: Registry, version: VersionRecord) -> dict[str, object]:
-    import tempfile
+    from modelreg.builders.materials import KnownMaterials, golden_inputs
+    from modelreg.registry.scratch import scratch_folder
 
-    from modelreg.builders.materials import golden_inputs
-
-    with tempfile.TemporaryDirectory(prefix="modelreg-golden-") as folder:
-        return dict(golden_inputs(version, registry.database, registry.storage, Path(folder) / "golden.safetensors"))
+    known = KnownMaterials.look_up(version, registry.database)
+    with scratch_folder("golden") as folder:
+        return dict(golden_inputs(version, known, registry.storage, Path(folder) / "golden.safetensors"))

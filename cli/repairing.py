@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from modelreg.cli.layer_views import fetch_source
 from modelreg.cli.repair_cost import Cost, time_in_turns
 from modelreg.cli.repair_trials import Bench, Budget, Judged, Notebook
 from modelreg.registry.errors import GateFailedError
+from modelreg.registry.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from modelreg.builders.making import Trial
@@ -122,7 +122,7 @@ class Workplace:
         registry, cell = self._registry, self._base.cell
         with (
             self._reporter.step("timing it in turns with the engine before the repair"),
-            tempfile.TemporaryDirectory(prefix="modelreg-repair-") as folder,
+            scratch_folder("repair") as folder,
             make_trial(
                 self._base, database=registry.database, storage=registry.storage, progress=lambda _part, _doing: None
             ) as trial,
@@ -177,7 +177,7 @@ class Workplace:
 
         cell, policy = self._base.cell, self._bench.policy
         kind = (trial.prepared.recipe.variant or {}).get("kind")
-        with tempfile.TemporaryDirectory(prefix="modelreg-repair-") as name:
+        with scratch_folder("repair") as name:
             source = fetch_source(cell.version, self._registry, Path(name) / "source")
             candidate = trial.variant or fetch_source(cell.version, self._registry, Path(name) / "candidate")
             with LayerRunner(source, candidate, rounded=kind == "fp16") as runner:
@@ -229,7 +229,7 @@ def open_golden(registry: Registry, record: GoldenSetRecord) -> Iterator[TensorS
     """Yield a golden set of the registry."""
     from modelreg.registry.tensor_sets import open_tensor_set
 
-    with tempfile.TemporaryDirectory(prefix="modelreg-golden-") as folder:
+    with scratch_folder("golden") as folder:
         path = Path(folder) / "golden.safetensors"
         registry.storage.fetch_blob(record.digest, path)
         with open_tensor_set(path) as golden:

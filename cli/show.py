@@ -32,7 +32,13 @@ if TYPE_CHECKING:
     from modelreg.registry.pins import Pin
     from modelreg.registry.pointers import Pointer
     from modelreg.registry.promotion import Candidate
-    from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
+    from modelreg.registry.records import (
+        BenchmarkRecord,
+        EngineRecord,
+        GoldenSetRecord,
+        ValidationRecord,
+        VersionRecord,
+    )
     from modelreg.registry.words import Json
 
 
@@ -94,6 +100,7 @@ class _Facts:
     golden: GoldenSetRecord | None
     candidates: list[Candidate]
     validations: dict[int, ValidationRecord]
+    benchmarks: dict[int, list[BenchmarkRecord]]
     pointers: list[Pointer]
     pin: Pin | None
     leases: LeaseList
@@ -119,7 +126,7 @@ def _read_pointers(registry: Registry, model: str) -> list[Pointer]:
 
 def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
     from modelreg.cli.policies_in_force import policies_in_force
-    from modelreg.registry import engines, golden_sets, validations, versions
+    from modelreg.registry import benchmarks, engines, golden_sets, validations, versions
     from modelreg.registry.leases import read_leases
     from modelreg.registry.pins import find_pin
     from modelreg.registry.promotion import EngineStanding, judge_engine
@@ -129,6 +136,7 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
         built = engines.current_engines(connection, version_id=version.id)
         judged = validations.newest_validations(connection, version_id=version.id)
+        measured = benchmarks.newest_benchmarks(connection, version_id=version.id)
     pointers = [pointer for pointer in _read_pointers(registry, version.model) if pointer.version == version.number]
     policies = policies_in_force(registry.home, registry.database, model=version.model)
     candidates = [
@@ -146,6 +154,7 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
         golden=golden,
         candidates=candidates,
         validations=judged,
+        benchmarks=measured,
         pointers=pointers,
         pin=find_pin(registry.storage, version),
         leases=replace(leases, live=tuple(lease for lease in leases.live if lease.version == version.number)),
@@ -188,6 +197,7 @@ def _show_version(invocation: Invocation, registry: Registry, reference: ModelRe
         return
     print_engines(facts.candidates, facts.validations, no_color=invocation.no_color)
     _print_troubles(facts)
+    _print_figures(facts)
     if invocation.verbose:
         print_line()
         engines = [candidate.engine for candidate in facts.candidates]
@@ -274,7 +284,20 @@ def _print_troubles(facts: _Facts) -> None:
         print_line(line)
 
 
+def _print_figures(facts: _Facts) -> None:
+    """Say what engines took when they were last measured."""
+    from modelreg.cli.bench_history import say_figures
+
+    lines = say_figures([candidate.engine for candidate in facts.candidates], facts.benchmarks)
+    if lines:
+        print_line()
+    for line in lines:
+        print_line(line)
+
+
 def _version_document(facts: _Facts) -> Json:
+    from modelreg.cli.bench_documents import stored_document
+
     return {
         **version_document(facts.version, facts.golden),
         "engines": [
@@ -287,6 +310,7 @@ def _version_document(facts: _Facts) -> Json:
                 "validation": validation_document(facts.validations[candidate.engine.id])
                 if candidate.engine.id in facts.validations
                 else None,
+                "benchmarks": [stored_document(each) for each in facts.benchmarks.get(candidate.engine.id, ())],
             }
             for candidate in facts.candidates
         ],

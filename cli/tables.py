@@ -30,6 +30,9 @@ _COLOURS = {
     "problem": "red",
     "damage": "red",
     "fixable": "yellow",
+    "HEALTHY": "green",
+    "WARNING": "yellow",
+    "CRITICAL": "red",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from modelreg.cli.progress import Reporter
 from modelreg.cli.versions import read_version
 from modelreg.registry.errors import NotFoundError, WorkerStartError
 from modelreg.registry.references import ModelReference
+from modelreg.registry.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from modelreg.cli.comparing import Active
@@ -179,7 +179,7 @@ def validate_all(
     reports: dict[int, Json] = {}
     skipped = [*work.skipped]
     layers: dict[int, LayerReport | str] = {}
-    with tempfile.TemporaryDirectory(prefix="modelreg-validate-") as folder:
+    with scratch_folder("validate") as folder:
         path = Path(folder) / "golden.safetensors"
         registry.storage.fetch_blob(work.golden.digest, path)
         for engine in work.engines:

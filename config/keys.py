@@ -25,7 +25,10 @@ _LONGEST_S = 2_000_000_000
 HOME_VARIABLE, ACTOR_VARIABLE = "MODELREG_HOME", "MODELREG_ACTOR"
 """What no `config.toml` can say: where it is, and who is at work."""
 
-ELSEWHERE = (HOME_VARIABLE, ACTOR_VARIABLE, "MODELREG_WORKER_", "MODELREG_TEST_", "MODELREG_GPU_", "MODELREG_FAULT")
+ELSEWHERE = (
+    *(HOME_VARIABLE, ACTOR_VARIABLE, "MODELREG_TOOLCHAINS"),
+    *("MODELREG_WORKER_", "MODELREG_TEST_", "MODELREG_GPU_", "MODELREG_FAULT"),
+)
 """Names, or beginnings of names, of variables that are no settings and documented elsewhere."""
 
 
@@ -124,6 +127,20 @@ def _seconds(value: object, name: str) -> float:
     return seconds
 
 
+def _share(value: object, name: str) -> float:
+    share = as_finite(value)
+    if share is None or not 0 < share <= 1:
+        raise ConfigError(f"{name} must be a part above 0 and at most 1, found {value!r:.40}")
+    return share
+
+
+def _degrees(value: object, name: str) -> float:
+    degrees = as_finite(value)
+    if degrees is None or not 0 < degrees <= 200:
+        raise ConfigError(f"{name} must be degrees Celsius above 0 and at most 200, found {value!r:.40}")
+    return degrees
+
+
 def _whole(value: object, name: str) -> int:
     return _count(value, name, minimum=0)
 
@@ -211,6 +228,16 @@ KEYS = (
     Key(name="serve.request_timeout_s", read=_seconds, parse=_parse_number, summary="when a request is given up"),
     Key(name="serve.read_timeout_s", read=_seconds, parse=_parse_number, summary="how long a client may send"),
     Key(name="serve.shutdown_timeout_s", read=_seconds, parse=_parse_number, summary="how long serve may end"),
+    Key(name="health.gpu_utilization", read=_share, parse=_parse_number, summary="a GPU is busy above it"),
+    Key(name="health.gpu_memory", read=_share, parse=_parse_number, summary="a GPU's memory is short above it"),
+    Key(name="health.gpu_memory_critical", read=_share, parse=_parse_number, summary="the same, as CRITICAL"),
+    Key(name="health.gpu_temperature_c", read=_degrees, parse=_parse_number, summary="a GPU is hot above it"),
+    Key(name="health.host_memory", read=_share, parse=_parse_number, summary="the host's memory is short above it"),
+    Key(name="health.error_rate", read=_share, parse=_parse_number, summary="too many requests fail above it"),
+    Key(name="health.error_rate_critical", read=_share, parse=_parse_number, summary="the same, as CRITICAL"),
+    Key(name="health.stale_s", read=_seconds, parse=_parse_number, summary="a generation is stale after it"),
+    Key(name="health.stale_critical_s", read=_seconds, parse=_parse_number, summary="the same, as CRITICAL"),
+    Key(name="health.sustained_s", read=_seconds, parse=_parse_number, summary="how long a load must last to count"),
     Key(name="plugins.allowed", read=_names, parse=_parse_words, summary="digests of libraries that a build may load"),
     Key(
         name="channels.CHANNEL.targets",

@@ -140,6 +140,11 @@ class EngineRecord:
         return str((self.recipe.get("build") or {}).get("hardware_compatibility") or "NONE")
 
     @property
+    def profiles(self) -> tuple[Json, ...]:
+        """Return the shapes that it takes: for each profile, `min`, `opt` and `max` by input; none without profiles."""
+        return tuple((self.recipe.get("build") or {}).get("profiles") or ())
+
+    @property
     def size_bytes(self) -> int:
         """Return the bytes of the plan and the files beside it."""
         return sum(file.size_bytes for file in self.files)
@@ -205,6 +210,40 @@ class ValidationRecord:
     host: Json
     created_at: datetime
     created_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkRecord:
+    """
+    What an engine took at one batch size, on one host, at one time.
+
+    Attributes:
+        boundary: What a run is: the one of `figures` that tables show.
+        figures: `boundaries` (milliseconds of each, by name), `queries`, `wall_s`, `queries_per_s`, `throughput`.
+        comparisons: With what it was timed in turns, and what came of it.
+        samples_digest: The blob with the milliseconds of the runs.
+        settings: Warm-up, duration, streams, graph, transfers, threads.
+        clocks: Of GPU and CPU, before and after.
+    """
+
+    id: int
+    engine_id: int
+    batch: int
+    boundary: str
+    figures: Json
+    comparisons: tuple[Json, ...]
+    samples_digest: str
+    settings: Json
+    clocks: Json
+    host: Json
+    created_at: datetime
+    created_by: str
+
+    @property
+    def shown(self) -> Json:
+        """Return the milliseconds of the boundary that tables show."""
+        found: Json = self.figures["boundaries"][self.boundary]
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

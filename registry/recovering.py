@@ -8,23 +8,19 @@ released, tags) is gone.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from modelreg.registry import versions
-from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
-from modelreg.registry.errors import ForeignReleaseError, ModelregError
+from modelreg.registry.errors import ForeignReleaseError
 from modelreg.registry.manifest import Manifest, parse_manifest
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.records import SourceInfo
 from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.settling import require_known_version
 from modelreg.registry.storage.interface import Storage
-
-_LIST_BEGINS = b"[{"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,25 +96,16 @@ def _obstacle(storage: Storage, document: Pointer, manifest: Manifest, registry:
 
 
 def _read_source(storage: Storage, digest: str) -> SourceInfo:
-    from modelreg.registry.sources.ingest import describe_source, materialise_files  # noqa: PLC0415 - imports onnx
+    from modelreg.registry.sources.ingest import (  # noqa: PLC0415 - imports onnx
+        describe_source,
+        list_source,
+        materialise_files,
+    )
     from modelreg.registry.sources.inspect import inspect_source  # noqa: PLC0415
 
     with scratch_folder("recover") as folder:
-        listed = _read_list(storage, digest)
-        # The size is not known before the file is here; nothing but the record needs it.
-        files = listed or (StoredFile(path="model.onnx", digest=digest, size_bytes=0),)
+        files = list_source(storage, digest)
         path = materialise_files(files, storage, folder)
-        stored = listed or (StoredFile(path="model.onnx", digest=digest, size_bytes=path.stat().st_size),)
-        return describe_source(inspect_source(path), stored)
-
-
-def _read_list(storage: Storage, digest: str) -> tuple[StoredFile, ...]:
-    """Return the files that a blob lists, empty where it is no list but the ONNX itself."""
-    with storage.open_blob(digest) as file:
-        head = file.read(len(_LIST_BEGINS))
-    if not head.startswith(_LIST_BEGINS):
-        return ()
-    try:
-        return tuple(StoredFile.from_json(each) for each in json.loads(storage.read_blob(digest)))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelregError(f"blob {digest} is no list of files: {error!r}") from None
+        if len(files) == 1:
+            files = (files[0]._replace(size_bytes=path.stat().st_size),)
+        return describe_source(inspect_source(path), files)

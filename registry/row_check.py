@@ -39,6 +39,8 @@ def _list_of(decode: Callable[[Any], object]) -> Callable[[Any], object]:
 _MEANINGS: Mapping[str, Callable[[Any], object]] = {
     "activation.kind": ActivationKind,
     "activation.overridden": _list_of(str),
+    "benchmark.comparisons": _list_of(_object),
+    "benchmark.figures": lambda found: _object(_object(found)["boundaries"]),
     "blob.kind": BlobKind,
     "engine.files": _list_of(StoredFile.from_json),
     "engine.precision": Precision,

@@ -1,8 +1,8 @@
 """The tables of the registry: SQLAlchemy Core, portable between SQLite and PostgreSQL.
 
 Enums and flags are stored by name. Times are integer microseconds UTC. Rows of version, toolchain_state, engine,
-validation, release, activation and event are never updated; `tests/registry/test_schema.py` holds the migrations to
-this module.
+validation, benchmark, release, activation and event are never updated; `tests/registry/test_schema.py` holds the
+migrations to this module.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-SCHEMA_REVISION = "0002"
+SCHEMA_REVISION = "0003"
 """The Alembic revision that this program reads and writes."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -225,6 +225,23 @@ validation = sa.Table(
     sa.Column("verdict", sa.String(16), nullable=False),
     sa.Column("gates", sa.JSON, nullable=False),
     _digest("report_digest"),
+    sa.Column("host", sa.JSON, nullable=False),
+    *_created(),
+    sa.Index(None, "engine_id"),
+)
+
+benchmark = sa.Table(
+    "benchmark",
+    metadata,
+    _id(),
+    sa.Column("engine_id", sa.ForeignKey("engine.id"), nullable=False),
+    sa.Column("batch", sa.Integer, nullable=False),
+    sa.Column("boundary", sa.String(32), nullable=False),
+    sa.Column("figures", sa.JSON, nullable=False),
+    sa.Column("comparisons", sa.JSON, nullable=False),
+    _digest("samples_digest"),
+    sa.Column("settings", sa.JSON, nullable=False),
+    sa.Column("clocks", sa.JSON, nullable=False),
     sa.Column("host", sa.JSON, nullable=False),
     *_created(),
     sa.Index(None, "engine_id"),

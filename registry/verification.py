@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from modelreg.registry import blobs, engines, events, golden_sets, releases, validations, versions
+from modelreg.registry import benchmarks, blobs, engines, events, golden_sets, releases, validations, versions
 from modelreg.registry.chains import HISTORY_HINT, find_history_faults
 from modelreg.registry.damaged_releases import advise_damaged_release
 from modelreg.registry.database import Database
@@ -91,18 +91,20 @@ def _is_swept(storage: Storage, release: str) -> bool:
 def verify_version(
     database: Database, storage: Storage, reference: ModelReference, *, progress: Progress = no_progress
 ) -> VerificationReport:
-    """Verify the blobs of one version: its files, golden sets, plans, logs and reports, and its active releases."""
+    """Verify the blobs of one version: files, golden sets, plans, logs, reports, benchmarks, active releases."""
     report = VerificationReport()
     with database.read() as connection:
         version = versions.get_version(connection, reference)
         built = engines.list_engines(connection, version_id=version.id)
         newest = validations.newest_validations(connection, version_id=version.id)
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
+        samples = benchmarks.list_samples(connection, version_id=version.id)
     digests = [file.digest for file in version.source.files]
     digests += [golden.digest] if golden else []
     digests += [file.digest for engine in built if not engine.is_swept for file in engine.files]
     digests += [engine.log_digest for engine in built if engine.log_digest]
     digests += [validation.report_digest for validation in newest.values()]
+    digests += samples
     _verify_blobs(report, storage, digests, progress)
     for model, channel in storage.list_channels():
         if model != version.model:

@@ -92,3 +92,4 @@ class BlobKind(Word):
     CALIBRATION = "calibration"
     MANIFEST = "manifest"
     TIMING_CACHE = "timing-cache"
+    SAMPLES = "samples"

@@ -16,7 +16,9 @@ import atexit
 import hashlib
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,15 +30,18 @@ from modelreg.registry.references import parse_reference
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.storage.open import locate_storage
 from modelreg.runtime.active_following import ActiveFollower
-from modelreg.runtime.engines import is_dead
+from modelreg.runtime.batcher import Batcher, expired
+from modelreg.runtime.begun import BegunAnswer
+from modelreg.runtime.engines import Engine, is_dead
 from modelreg.runtime.following import Source, StoreAt
 from modelreg.runtime.host import Host, describe_serving_host
 from modelreg.runtime.leases import LeaseKeeper
+from modelreg.runtime.lending import Placed
 from modelreg.runtime.pull import PullFolder
 from modelreg.runtime.pull_request import PullRequest
 from modelreg.runtime.serving import ActiveState, Alarm, Answer, NotServingError, ServedEngine
 from modelreg.runtime.swapping import Swapper
-from modelreg.runtime.trying import ServingOptions
+from modelreg.runtime.trying import Label, ServingOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -135,26 +140,81 @@ class ActiveModel:
         atexit.register(self.close)
 
     # -- answering -----------------------------------------------------------------------------------------
-    def infer(self, inputs: Mapping[str, Array]) -> Answer:
+    def infer(self, inputs: Mapping[str, Array], *, timeout_s: float | None = None) -> Answer:
         """
         Return every output for one set of inputs, and which engine gave them.
+
+        Args:
+            inputs: One array for each input.
+            timeout_s: How long the request may wait for its turn; what runs is not interrupted. None: as long as it
+                takes.
 
         Raises:
             RunError: The engine refuses the inputs.
             WorkerError: The engine's process died over this request; it is started again.
+            QueueFullError: As many requests wait for a batch as may.
+            DeadlineExceededError: `timeout_s` passed while it waited; it was not run.
             NotServingError: There is no engine, and none came in time; or the model is closed.
         """
-        placed = self._lender.borrow(wait_s=self._wait_s)
+        if timeout_s is None:
+            return self.infer_until(inputs, None)
+        return self.infer_until(inputs, time.monotonic() + timeout_s)
+
+    def infer_until(self, inputs: Mapping[str, Array], until_s: float | None) -> Answer:
+        """Do the same, with the time (`time.monotonic`) when it must have begun; raises as `infer`."""
+        placed = self._borrow(until_s)
         dead = False
         try:
-            return Answer(placed.seat.engine.run(inputs), placed.label.served)
+            return Answer(placed.seat.engine.run(inputs, until_s=until_s), placed.label.served)
         except ModelregError as error:
             dead = is_dead(error)
             raise
         finally:
-            self._lender.give_back(placed, is_broken=dead)
-            if dead:
-                self._follower.wake()
+            self._give_back(placed, is_broken=dead)
+
+    def begin(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> Future[Answer] | None:
+        """
+        Put a request into the queue of dynamic batching and return at once; no thread waits for it.
+
+        Cancelling the future takes the request back as long as it waits.
+
+        Returns:
+            None where there is no queue, or no engine at this moment: `infer` waits for one.
+
+        Raises:
+            ModelregError: As `infer`, for what is known at once.
+        """
+        placed = self._lender.try_borrow()
+        if placed is None:
+            return None
+        engine = placed.seat.engine
+        if not isinstance(engine, Batcher):
+            self._give_back(placed, is_broken=False)
+            return None
+        try:
+            inner = engine.submit(inputs, until_s=until_s)
+        except BaseException:
+            self._give_back(placed, is_broken=False)
+            raise
+        return BegunAnswer(inner, placed.label.served, lambda dead: self._give_back(placed, is_broken=dead))
+
+    def _borrow(self, until_s: float | None) -> Placed[Engine, Label]:
+        if until_s is None:
+            return self._lender.borrow(wait_s=self._wait_s)
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise expired()
+        try:
+            return self._lender.borrow(wait_s=min(left_s, self._wait_s))
+        except NotServingError as error:
+            if time.monotonic() < until_s:
+                raise
+            raise expired() from error
+
+    def _give_back(self, placed: Placed[Engine, Label], *, is_broken: bool) -> None:
+        self._lender.give_back(placed, is_broken=is_broken)
+        if is_broken:
+            self._follower.wake()
 
     @property
     def served(self) -> ServedEngine:
@@ -187,6 +247,8 @@ class ActiveModel:
             swaps=swapper.swaps,
             last_swap=swapper.last_swap,
             retired=swapper.retired,
+            waiting=0 if current is None else current.seat.engine.waiting,
+            instances=() if current is None else tuple(current.seat.engine.instances),
         )
 
     def look_now(self) -> None:

@@ -7,14 +7,17 @@ async with AsyncActiveModel("resnet50@production", store="s3://bucket/models") a
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from modelreg.registry.contents import Signature
 from modelreg.runtime.active import ActiveModel
+from modelreg.runtime.batcher import expired
+from modelreg.runtime.mailbox import Mailbox
 from modelreg.runtime.serving import ActiveState, Answer, NotServingError
 
 if TYPE_CHECKING:
@@ -30,7 +33,8 @@ class AsyncActiveModel:
 
     Args:
         name: NAME@CHANNEL.
-        concurrency: So many requests are on the engine at a time; the others wait, in order.
+        concurrency: So many requests are on the engine at a time; the others wait, in order. With
+            dynamic batching, its queue takes their place.
         arguments: Those of `ActiveModel`.
     """
 
@@ -39,6 +43,7 @@ class AsyncActiveModel:
         self._concurrency = concurrency
         self._model: ActiveModel | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._mailbox: Mailbox | None = None
 
     async def open(self) -> AsyncActiveModel:
         """
@@ -48,6 +53,7 @@ class AsyncActiveModel:
             ModelregError: As `ActiveModel`.
         """
         self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="modelreg-infer")
+        self._mailbox = Mailbox(asyncio.get_running_loop())
         opening = asyncio.get_running_loop().run_in_executor(self._threads, self._make)
         try:
             self._model = await asyncio.shield(opening)
@@ -58,17 +64,24 @@ class AsyncActiveModel:
             raise
         return self
 
-    async def infer(self, inputs: Mapping[str, Array]) -> Answer:
+    async def infer(self, inputs: Mapping[str, Array], *, timeout_s: float | None = None) -> Answer:
         """
         Return every output for one set of inputs, and which engine gave them.
 
-        A task that is cancelled ends at once; what was begun for it ends in its thread, and is thrown away.
+        With dynamic batching no thread waits for the answer. A task that is cancelled ends at once; a request of it
+        that waits in the queue is taken back, and one that was begun ends for nobody.
 
         Raises:
             ModelregError: As `ActiveModel.infer`.
         """
         model = self._require_open()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, model.infer, inputs)
+        assert self._threads is not None
+        assert self._mailbox is not None
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        begun = model.begin(inputs, until_s=until_s)
+        if begun is not None:
+            return await _wait(begun, self._mailbox, timeout_s)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, model.infer_until, inputs, until_s)
 
     @property
     def signature(self) -> Signature:
@@ -101,6 +114,41 @@ class AsyncActiveModel:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _wait(begun: Future[Answer], mailbox: Mailbox, timeout_s: float | None) -> Answer:
+    """Return the answer; at the deadline, take the request back if it still waits."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Answer] = loop.create_future()
+    late = False
+
+    def take_back() -> None:
+        nonlocal late
+        late = begun.cancel()  # False: it runs, and its answer comes
+
+    begun.add_done_callback(lambda done: mailbox.put(partial(_pass_on, done, answer)))
+    timer = None if timeout_s is None else loop.call_later(timeout_s, take_back)
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        if late:
+            raise expired() from None
+        begun.cancel()
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _pass_on(done: Future[Answer], answer: asyncio.Future[Answer]) -> None:
+    if answer.done():  # who waited was cancelled
+        return
+    if done.cancelled():
+        answer.cancel()
+    elif (error := done.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(done.result())
 
 
 def _close_late(opening: asyncio.Future[ActiveModel]) -> None:

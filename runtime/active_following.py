@@ -42,6 +42,7 @@ class ActiveFollower:
     ) -> None:
         self.request = request
         self.swapper = swapper
+        swapper.on_change = self.wake
         self.seen: Pulled | None = None
         self._source, self._folder, self._keeper = source, folder, keeper
         self._interval_s, self._retry_s = interval_s, retry_s

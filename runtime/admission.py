@@ -40,18 +40,19 @@ def choose_mode(policy: Overlap, *, need_bytes: int, free_bytes: int | None) -> 
     return SwapMode.OVERLAP if need_bytes <= free_bytes * (1 - _RESERVE) else SwapMode.DRAIN_FIRST
 
 
-def estimate_need(files_bytes: int, *, old_files_bytes: int = 0, old_used_bytes: int = 0) -> int:
+def estimate_need(files_bytes: int, *, instances: int = 1, old_files_bytes: int = 0, old_used_bytes: int = 0) -> int:
     """
     Return about how many bytes an engine takes. Pure.
 
     Args:
         files_bytes: Its files.
+        instances: How many there will be on a device; what was measured had as many.
         old_files_bytes: The files of an engine of the same backend whose use was measured; 0 where there is none.
         old_used_bytes: What that one took.
     """
     if old_files_bytes and old_used_bytes:
         return round(max(files_bytes / old_files_bytes, 1.0) * old_used_bytes)
-    return round(_FILES_FACTOR * files_bytes)
+    return round(_FILES_FACTOR * files_bytes * instances)
 
 
 def read_free_memory(*, meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,10 @@ from modelreg.registry.manifest import ReleasedEngine
 from modelreg.registry.toolchains.process import WorkerJobError
 from modelreg.registry.words import Backend, Json
 from modelreg.runtime.admission import read_free_memory
+from modelreg.runtime.devices import Device
 from modelreg.runtime.pull_place import matches
 from modelreg.runtime.runner import GpuLoad, RunError, WorkerRunner
+from modelreg.runtime.serving import DeadlineExceededError, InstanceState
 from modelreg.runtime.suitability import Suitability
 
 if TYPE_CHECKING:
@@ -38,12 +41,27 @@ class Engine(Protocol):
         """Return the shapes of each optimisation profile; none where the backend has no profiles."""
         ...
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    @property
+    def instances(self) -> Sequence[InstanceState]:
+        """Return a look at its instances; none where it is no group of them."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Return how many requests wait in its queue; 0 where it has none."""
+        ...
+
+    def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> dict[str, Array]:
         """
         Return every output.
 
+        Args:
+            inputs: One array for each input.
+            until_s: When the request is not worth running any more (`time.monotonic`), if it still waits then.
+
         Raises:
             RunError: The backend refuses the inputs; the engine lives on.
+            DeadlineExceededError: It waited until then, and was not run.
             WorkerError: The engine is dead.
         """
         ...
@@ -65,8 +83,10 @@ class OrtEngine:
     """A session of ONNX Runtime in this process: a call costs what the session's own does, and a little."""
 
     profiles: Sequence[Json] = ()
+    instances: Sequence[InstanceState] = ()
+    waiting = 0
 
-    def __init__(self, path: Path, *, target: str, threads: int | None) -> None:
+    def __init__(self, path: Path, *, target: str, threads: int | None, device_id: int = 0) -> None:
         """
         Load a plan whose digest the caller has checked.
 
@@ -76,7 +96,7 @@ class OrtEngine:
         from modelreg.runtime.ort import open_session  # noqa: PLC0415 - only who serves it needs the backend
 
         try:
-            self._session: Any = open_session(str(path), threads=threads, target=target)
+            self._session: Any = open_session(str(path), threads=threads, target=target, device_id=device_id)
         except Exception as error:
             raise RunError(f"the plan cannot be loaded: {_one_line(error)}") from error
         self._output_names = [each.name for each in self._session.get_outputs()]
@@ -88,8 +108,8 @@ class OrtEngine:
         """Return the backend's own session."""
         return self._session
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return every output; raises RunError where the session refuses."""
+    def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> dict[str, Array]:
+        """Return every output; raises RunError where the session refuses. Nobody waits for a session."""
         if self._half_names:
             inputs = {**inputs, **{n: inputs[n].astype("float16") for n in self._half_names if n in inputs}}
         try:
@@ -114,6 +134,9 @@ class OrtEngine:
 class WorkerEngine:
     """A plan in a child process; one request at a time is on it. The thread that makes it must outlive it."""
 
+    instances: Sequence[InstanceState] = ()
+    waiting = 0
+
     def __init__(self, runner: WorkerRunner) -> None:
         self._runner = runner
         self._lock = threading.Lock()
@@ -124,10 +147,19 @@ class WorkerEngine:
         found: Sequence[Json] = self._runner.info.get("profiles", ())
         return found
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    @property
+    def pid(self) -> int:
+        """Return the process id of the child."""
+        return self._runner.pid
+
+    def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> dict[str, Array]:
         """Return every output; raises RunError where the backend refuses, WorkerError where the child died."""
-        with self._lock:
+        if not self._lock.acquire(timeout=-1 if until_s is None else max(0.0, until_s - time.monotonic())):
+            raise DeadlineExceededError("the request's time was over before its turn came")
+        try:
             return self._runner.run(inputs)
+        finally:
+            self._lock.release()
 
     def read_free_memory(self) -> int | None:
         """Return the free bytes of the device, by the child's report; of this host, where it runs on the CPU."""
@@ -150,25 +182,49 @@ class WorkerEngine:
 
 
 def open_engine(
-    found: Suitability, folder: Path, signature: Signature, *, threads: int | None, isolate: bool
+    found: Suitability,
+    folder: Path,
+    signature: Signature,
+    *,
+    threads: int | None,
+    isolate: bool,
+    device: Device | None = None,
+    cuda_graphs: bool = False,
 ) -> Engine:
     """
-    Load an engine of a release that lies in `folder`; `isolate` has ONNX Runtime in a child too.
+    Load an engine of a release that lies in `folder`.
+
+    Args:
+        found: The engine, and what of this host it suits.
+        folder: The release's.
+        signature: The model's.
+        threads: Threads of one operator in ONNX Runtime.
+        isolate: Whether ONNX Runtime on the CPU runs in a child too.
+        device: Where it shall run; None: the first GPU of the target, or the CPU.
+        cuda_graphs: Whether TensorRT replays a graph where a shape repeats.
 
     Raises:
         ModelregError: It cannot be loaded.
     """
     engine = found.engine
     path = folder / engine.plan.path
+    target = found.runs_on if device is None else device.target
     if engine.backend is not Backend.ONNXRUNTIME:
-        gpu = describe_gpu_load(engine, found.runs_on, signature)
+        gpu = describe_gpu_load(engine, target, signature, device=device, cuda_graphs=cuda_graphs)
         return WorkerEngine(WorkerRunner(path, backend=engine.backend, python=found.python or sys.executable, gpu=gpu))
-    if isolate and found.runs_on == "cpu":
+    if isolate and target == "cpu":
         return WorkerEngine(WorkerRunner(path, backend=engine.backend, threads=threads))
-    return OrtEngine(path, target=found.runs_on, threads=threads)
+    return OrtEngine(path, target=target, threads=threads, device_id=0 if device is None else device.number)
 
 
-def describe_gpu_load(engine: ReleasedEngine, runs_on: str, signature: Signature) -> GpuLoad:
+def describe_gpu_load(
+    engine: ReleasedEngine,
+    runs_on: str,
+    signature: Signature,
+    *,
+    device: Device | None = None,
+    cuda_graphs: bool = False,
+) -> GpuLoad:
     """Return what a child needs to load a released plan of TensorRT on the target `runs_on`."""
     return GpuLoad(
         digest=engine.plan.digest,
@@ -177,6 +233,9 @@ def describe_gpu_load(engine: ReleasedEngine, runs_on: str, signature: Signature
         target=runs_on,
         host_code=engine.version_compatible,
         output_types={spec.name: spec.dtype for spec in signature.outputs},
+        visible="" if device is None else device.visible,
+        uuid="" if device is None else device.uuid,
+        cuda_graphs=cuda_graphs,
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from modelreg.registry.errors import WorkerError, WorkerStartError
+from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Json
 from modelreg.runtime.runner import LOAD_TIMEOUT_S, RUN_TIMEOUT_S, RunError
@@ -59,11 +60,12 @@ class LayerRunner:
             WorkerStartError: No process can be started.
         """
         self._timeout_s = timeout_s
-        self._scratch = tempfile.TemporaryDirectory(prefix="modelreg-layers-")
+        self._belongings = contextlib.ExitStack()
+        log = self._belongings.enter_context(scratch_folder("layers")) / "log"
         try:
-            self._worker = Worker.start(sys.executable, _JOBS, log_path=Path(self._scratch.name) / "log")
+            self._worker = Worker.start(sys.executable, _JOBS, log_path=log)
         except BaseException as error:
-            self._scratch.cleanup()
+            self._belongings.close()
             if isinstance(error, WorkerError):
                 raise WorkerStartError(str(error), hint=error.hint()) from error
             raise
@@ -123,7 +125,7 @@ class LayerRunner:
     def close(self) -> None:
         """End the child."""
         self._worker.close()
-        self._scratch.cleanup()
+        self._belongings.close()
 
     def __enter__(self) -> LayerRunner:
         return self

@@ -73,6 +73,15 @@ class Lender(Generic[EngineT, LabelT]):
             placed.seat.users += 1
             return placed
 
+    def try_borrow(self) -> Placed[EngineT, LabelT] | None:
+        """Return the current engine, as `borrow`; None at once where there is none, or a broken one."""
+        with self._lock:
+            placed = self._current
+            if placed is None or placed.seat.is_broken:
+                return None
+            placed.seat.users += 1
+            return placed
+
     def _wait(self, wait_s: float) -> Placed[EngineT, LabelT]:
         until_s = time.monotonic() + wait_s
         while True:

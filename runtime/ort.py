@@ -10,6 +10,7 @@ import math
 import os
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -62,28 +63,39 @@ def run(_request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
 
 def bench(request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
     """
-    Time the loaded session on the inputs; answer with the milliseconds of every run, as `host_ms`.
+    Time the loaded session on the inputs; answer with the milliseconds of every call, as `host`.
 
-    Keys: `warmup_ms`, `duration_s` and `iterations` (the longer of both counts).
+    The body has `wall_s`, from the first call that counts to the end of the last, and `provider`, what ran it.
+    Keys: `warmup_ms`, `duration_s` and `iterations` (the longer of both counts), and `streams`: so many threads call
+    the one session at once.
     """
     import numpy
 
     session = _state["session"]
     inputs = {each.name: arrays[each.name] for each in session.get_inputs()}
+    streams = request.get("streams", 1)
 
-    def time_once() -> float:
-        began = time.perf_counter()
-        session.run(None, inputs)
-        return (time.perf_counter() - began) * 1000
+    def time_calls(duration_s: float, at_least: int) -> List[float]:
+        times: List[float] = []
+        until = time.perf_counter() + duration_s
+        while len(times) < at_least or time.perf_counter() < until:
+            began = time.perf_counter()
+            session.run(None, inputs)
+            times.append((time.perf_counter() - began) * 1000)
+        return times
 
-    warm_until = time.perf_counter() + request["warmup_ms"] / 1000
-    while time.perf_counter() < warm_until:
-        time_once()
-    times: List[float] = []
-    until = time.perf_counter() + request["duration_s"]
-    while len(times) < request["iterations"] or time.perf_counter() < until:
-        times.append(time_once())
-    return {}, {"host_ms": numpy.array(times)}
+    time_calls(request["warmup_ms"] / 1000, 0)
+    at_least = -(-request["iterations"] // streams)
+    began = time.perf_counter()
+    if streams == 1:
+        times = time_calls(request["duration_s"], at_least)
+    else:
+        with ThreadPoolExecutor(streams) as pool:
+            jobs = [pool.submit(time_calls, request["duration_s"], at_least) for _ in range(streams)]
+            times = [each for job in jobs for each in job.result()]
+    wall_s = time.perf_counter() - began
+    told = {"wall_s": wall_s, "streams": streams, "provider": session.get_providers()[0]}
+    return told, {"host": numpy.array(times)}
 
 
 def _read_range(watched: Any, outputs: Arrays) -> Json:
@@ -125,9 +137,9 @@ def _load_rounded(path: str, threads: Optional[int]) -> Tuple[Any, Dict[str, str
         Path(name).unlink()
 
 
-def open_session(path: str, *, threads: Optional[int] = None, target: str = "cpu") -> Any:
+def open_session(path: str, *, threads: Optional[int] = None, target: str = "cpu", device_id: int = 0) -> Any:
     """
-    Return a session of a plan as it is served, in this process.
+    Return a session of a plan as it is served, in this process; `device_id` is CUDA's number of the GPU.
 
     Raises:
         RuntimeError: The plan is for a GPU, and this ONNX Runtime does not run it there.
@@ -139,13 +151,13 @@ def open_session(path: str, *, threads: Optional[int] = None, target: str = "cpu
         return _open(path, "ORT_ENABLE_ALL", threads)
     if _CUDA not in onnxruntime.get_available_providers():
         raise RuntimeError("ONNX Runtime has no %s here, and the plan is for %s" % (_CUDA, target))
-    session = _open(path, "ORT_ENABLE_ALL", threads, providers=(_CUDA, _CPU))
+    session = _open(path, "ORT_ENABLE_ALL", threads, providers=((_CUDA, {"device_id": device_id}), _CPU))
     if session.get_providers()[0] != _CUDA:  # it falls back without a word
         raise RuntimeError("ONNX Runtime cannot start %s here, and the plan is for %s" % (_CUDA, target))
     return session
 
 
-def _open(path: str, level: str, threads: Optional[int], providers: Tuple[str, ...] = (_CPU,)) -> Any:
+def _open(path: str, level: str, threads: Optional[int], providers: Tuple[Any, ...] = (_CPU,)) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -161,4 +173,4 @@ def _describe(declared: List[Any]) -> List[Json]:
     return [{"name": each.name, "type": each.type, "shape": list(each.shape)} for each in declared]
 
 
-JOBS = {"load": load, "run": run, "bench": bench}
+JOBS = {"load": load, "run": run, "bench": bench, "measure": bench}

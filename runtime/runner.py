@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from modelreg.registry.errors import IntegrityError, ModelregError, WorkerError, WorkerStartError
 from modelreg.registry.plans import disagreement, read_plan_header
+from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from modelreg.runtime.latency import Measurement
 
     Array = NDArray[np.generic]
 
@@ -47,6 +50,10 @@ class GpuLoad:
         target: The GPU to run on.
         host_code: Whether the plan may run the lean runtime that it carries, as version-compatible ones do.
         output_types: The source's types of the outputs, which older releases narrow.
+        visible: What the child shall see of the GPUs that this process sees, as `CUDA_VISIBLE_DEVICES` has it; empty:
+            all of them.
+        uuid: The GPU that it must find there; empty: any of the target.
+        cuda_graphs: Whether a graph is captured for each shape, and replayed while the shape stays.
     """
 
     digest: str
@@ -55,6 +62,14 @@ class GpuLoad:
     target: str
     host_code: bool = False
     output_types: Mapping[str, str] = field(default_factory=dict)
+    visible: str = ""
+    uuid: str = ""
+    cuda_graphs: bool = False
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the child gets."""
+        return {"CUDA_VISIBLE_DEVICES": self.visible} if self.visible else {}
 
     def to_request(self) -> Json:
         """Return what the job file needs."""
@@ -64,17 +79,25 @@ class GpuLoad:
             "target": self.target,
             "host_code": self.host_code,
             "output_types": dict(self.output_types),
+            "uuid": self.uuid,
+            "cuda_graphs": self.cuda_graphs,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How a plan is timed, in trtexec's words; `iterations` and `duration_s` are both fulfilled."""
+    """
+    How a plan is timed, in trtexec's words; `iterations` and `duration_s` are both fulfilled.
+
+    `streams` and `transfers` (of inputs and outputs, for every query, on a GPU) concern `measure` alone.
+    """
 
     warmup_ms: float = 200.0
     duration_s: float = 1.0
     iterations: int = 10
     cuda_graph: bool = False
+    streams: int = 1
+    transfers: bool = True
 
 
 _BLOCK = Timing(warmup_ms=0.0, duration_s=0.01, iterations=3)
@@ -130,13 +153,20 @@ class WorkerRunner:
             _require_header(path, backend, gpu)
         self.backend = backend
         self._timeout_s = timeout_s
+        self.replayed = 0
+        """Of TensorRT: runs so far that replayed a CUDA graph."""
         self._overflows: dict[str, int] | None = {} if mode == "rounded" else None
         self._ranges: dict[int, Json] | None = {} if mode == "ranged" else None
-        self._scratch = tempfile.TemporaryDirectory(prefix="modelreg-run-") if log_path is None else None
-        log = log_path or Path(str(self._scratch and self._scratch.name)) / "run.log"
+        self._belongings = contextlib.ExitStack()
+        log = log_path or self._belongings.enter_context(scratch_folder("run")) / "run.log"
         interpreter = python if mode == "plan" else sys.executable
         try:
-            self._worker = Worker.start(interpreter, JOB_FILES[backend], log_path=log)
+            environment = {} if gpu is None else gpu.environment
+            from modelreg.registry.toolchains.shared import make_arenas  # noqa: PLC0415 - NumPy: start-up time
+
+            self._worker = Worker.start(
+                interpreter, JOB_FILES[backend], log_path=log, env=environment, arenas=make_arenas()
+            )
         except BaseException as error:
             self._clean()
             if isinstance(error, WorkerError):
@@ -170,6 +200,7 @@ class WorkerRunner:
             WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
         """
         answer, outputs = self._call("run", {}, inputs, timeout_s=self._timeout_s)
+        self.replayed = answer.get("replayed", 0)
         if self._overflows is not None:
             for node, count in answer["overflows"]:
                 self._overflows[node] = self._overflows.get(node, 0) + count
@@ -209,9 +240,28 @@ class WorkerRunner:
         (times,) = self._call("bench", asdict(timing), inputs, timeout_s=self._timeout_s)[1].values()
         return times
 
-    def time_block(self, inputs: Mapping[str, Array]) -> float:
+    def measure(self, inputs: Mapping[str, Array], timing: Timing, *, batch: int) -> Measurement:
+        """
+        Return every figure of many queries on the same inputs: each boundary, throughput, and how it was run.
+
+        Args:
+            inputs: Of one query.
+            timing: How.
+            batch: Samples of the inputs.
+
+        Raises:
+            RunError: The backend refused, or cannot be timed so.
+            WorkerError: The child crashed, hung, or spoke garbage; the runner is of no more use.
+        """
+        from modelreg.runtime.latency import Boundary, measure  # noqa: PLC0415 - imports NumPy
+
+        told, times = self._call("measure", asdict(timing), inputs, timeout_s=self._timeout_s)
+        samples = {Boundary(name): each for name, each in times.items()}
+        return measure(samples, batch=batch, wall_s=float(told.pop("wall_s")), told=told)
+
+    def time_block(self, inputs: Mapping[str, Array], *, cuda_graph: bool = False) -> float:
         """Return the median milliseconds of a few runs, at least three: one side of a paired comparison."""
-        times = sorted(self.bench(inputs, _BLOCK).tolist())
+        times = sorted(self.bench(inputs, replace(_BLOCK, cuda_graph=cuda_graph)).tolist())
         return float(times[len(times) // 2])
 
     def show(self, names: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -263,8 +313,7 @@ class WorkerRunner:
             raise RunError(f"the plan cannot be {verb}: {message}") from error
 
     def _clean(self) -> None:
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        self._belongings.close()
 
 
 def _use(found: Json) -> Json:

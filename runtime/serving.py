@@ -34,6 +34,16 @@ class NotServingError(ModelregError):
     """There is no engine to answer a request: it is being replaced and nothing came in time, or all is closed."""
 
 
+class QueueFullError(ModelregError):
+    """As many requests wait as may: nothing was begun."""
+
+    default_hint = "Ask again in a moment, more slowly; or raise Batching.max_queue, or add instances."
+
+
+class DeadlineExceededError(ModelregError):
+    """The request's time was over while it waited: it was never run."""
+
+
 class AlarmKind(Word):
     """What is wrong; in each case the engine that was served goes on, but for `died`."""
 
@@ -42,6 +52,7 @@ class AlarmKind(Word):
     SMOKE = "smoke"
     MEMORY = "memory"
     DIED = "died"
+    DEVICE = "device"
     NOT_FREED = "not-freed"
 
 
@@ -202,6 +213,44 @@ class SwapReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceState:
+    """
+    A look at one instance of a group.
+
+    Attributes:
+        device: What it runs on: `cpu`, or `GPU 0` by its number among those that this process sees.
+        uuid: The device's; empty for the CPU, and where nobody asked.
+        pid: The process that it runs in; None while it is out.
+        in_flight: Requests that it has now, those that wait for their turn there among them.
+        done: Requests that it answered; `failed`: that it did not, for whatever reason.
+        out_since: Since when it gets no requests; None while it does.
+        reason: Why it is out, or is not used at all.
+    """
+
+    device: str
+    uuid: str = ""
+    pid: int | None = None
+    in_flight: int = 0
+    done: int = 0
+    failed: int = 0
+    out_since: datetime | None = None
+    reason: str = ""
+
+    def to_json(self) -> Json:
+        """Return it as JSON."""
+        return {
+            "device": self.device,
+            "uuid": self.uuid,
+            "pid": self.pid,
+            "in_flight": self.in_flight,
+            "done": self.done,
+            "failed": self.failed,
+            "out_since": None if self.out_since is None else iso(self.out_since),
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveState:
     """
     A look at what is served.
@@ -213,6 +262,8 @@ class ActiveState:
         in_flight: Requests under way.
         swaps: How many there were, the first load among them; `last_swap` is the newest.
         retired: Engines that were replaced and still have a request on them.
+        waiting: Requests in the queue of dynamic batching; they count as under way too.
+        instances: Those of an instance group, and the devices that it does not use; empty where there is no group.
     """
 
     served: ServedEngine | None
@@ -222,6 +273,8 @@ class ActiveState:
     swaps: int
     last_swap: SwapReport | None
     retired: int
+    waiting: int = 0
+    instances: tuple[InstanceState, ...] = ()
 
     @property
     def is_current(self) -> bool:
@@ -239,4 +292,6 @@ class ActiveState:
             "swaps": self.swaps,
             "last_swap": None if self.last_swap is None else self.last_swap.to_json(),
             "retired": self.retired,
+            "waiting": self.waiting,
+            "instances": [each.to_json() for each in self.instances],
         }

@@ -161,6 +161,13 @@ def find_target(target: str, *, level: str, host: Host) -> str:
     return next((each for each in host.targets if compute_capability(each) >= _AMPERE), "")
 
 
+def runs_on_target(engine: ReleasedEngine, target: str) -> bool:
+    """Return whether an engine, as it was built, runs on one target."""
+    if target == engine.target:
+        return True
+    return engine.hardware_compatibility == "AMPERE_PLUS" and compute_capability(target) >= _AMPERE
+
+
 def why_not_here(target: str, *, level: str, host: Host) -> str:
     """Return why no target of `host` runs what was built for `target`, or an empty string."""
     if find_target(target, level=level, host=host):

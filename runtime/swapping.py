@@ -13,21 +13,23 @@ from modelreg.registry.manifest import parse_manifest
 from modelreg.registry.storage.rules import MANIFEST_NAME
 from modelreg.registry.words import Backend
 from modelreg.runtime.admission import choose_mode, estimate_need
-from modelreg.runtime.engines import Engine, open_engine, require_intact
+from modelreg.runtime.engines import Engine, require_intact
 from modelreg.runtime.host import Host
 from modelreg.runtime.lending import Lender, Placed, Seat
+from modelreg.runtime.opening import open_again, prepare_engine
 from modelreg.runtime.pull_request import Pulled
 from modelreg.runtime.resolver import resolve_release
 from modelreg.runtime.serving import (
     Alarm,
     AlarmKind,
     MemoryAdmissionError,
+    NotServingError,
     SmokeTestError,
     SwapMode,
     SwapReport,
     describe_served,
 )
-from modelreg.runtime.trying import Label, ServingOptions, prepare_engine, require_same_inputs
+from modelreg.runtime.trying import Label, ServingOptions, require_same_inputs
 
 _log = logging.getLogger("modelreg.runtime")
 _QUICK_DRAIN_S = 0.5
@@ -44,6 +46,8 @@ class Swapper:
         self.lender: Lender[Engine, Label] = Lender()
         self.swaps = 0
         self.last_swap: SwapReport | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        """Called, by any thread, when `sweep` has something to say of a device."""
         self._host = host
         self._options = options
         self._on_alarm = on_alarm
@@ -112,7 +116,12 @@ class Swapper:
             self._load(new, SwapMode.FIRST if before is None else SwapMode.OVERLAP, old=None)
             return
         free = usable.seat.engine.read_free_memory()
-        need = estimate_need(new.files_bytes, old_files_bytes=self._measured[0], old_used_bytes=self._measured[1])
+        need = estimate_need(
+            new.files_bytes,
+            instances=self._options.instances_per_device,
+            old_files_bytes=self._measured[0],
+            old_used_bytes=self._measured[1],
+        )
         if choose_mode(self._options.overlap, need_bytes=need, free_bytes=free) is SwapMode.OVERLAP:
             self._load(new, SwapMode.OVERLAP, old=usable, free_bytes=free)
         else:
@@ -139,7 +148,8 @@ class Swapper:
         self, new: Label, mode: SwapMode, *, old: Placed[Engine, Label] | None, free_bytes: int | None = None
     ) -> None:
         began = time.monotonic()
-        engine = prepare_engine(new, self._options, old=None if old is None else old.seat.engine)
+        before = None if old is None else old.seat.engine
+        engine = prepare_engine(new, self._options, old=before, on_change=self._changed)
         left = engine.read_free_memory()
         if free_bytes is not None and left is not None and new.found.engine.backend is not Backend.ONNXRUNTIME:
             self._measured = (new.files_bytes, max(0, free_bytes - left))  # only a device's memory is that steady
@@ -177,9 +187,7 @@ class Swapper:
             return
         try:
             require_intact(label.found.engine, label.folder)
-            engine = open_engine(
-                label.found, label.folder, label.signature, threads=self._options.threads, isolate=self._options.isolate
-            )
+            engine = open_again(label, self._options, on_change=self._changed)
         except Exception as error:
             self.raise_alarm(AlarmKind.DIED, error, generation=label.served.generation)
             return
@@ -205,8 +213,22 @@ class Swapper:
         self.lender.wait_until_free(seat, timeout_s=_QUICK_DRAIN_S)
         self.sweep()
 
+    def _changed(self) -> None:
+        self.on_change()
+
+    def _look_at_devices(self) -> None:
+        """Tell of the instances that are out."""
+        current = self.lender.current
+        out = [] if current is None else [each for each in current.seat.engine.instances if each.out_since is not None]
+        if out:
+            said = "; ".join(f"{each.device} {each.uuid}".strip() + f" is out: {each.reason}" for each in out)
+            self.raise_alarm(AlarmKind.DEVICE, NotServingError(said, hint="It is tried again by itself."))
+        else:
+            self.clear_alarm(AlarmKind.DEVICE)
+
     def sweep(self) -> None:
-        """Free the replaced engines that no request is on any more."""
+        """Free the replaced engines that no request is on any more, and tell of instances that are out."""
+        self._look_at_devices()
         for entry in [each for each in self._retired if each[0].users == 0]:
             seat, report = entry
             engine = seat.engine

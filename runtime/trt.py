@@ -7,16 +7,15 @@ own process, since a plan is native code.
 from __future__ import annotations
 
 import importlib
-import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
-
-import numpy as np
 
 from modelreg.registry.toolchains.gpu import describe_driver, read_memory, use_gpu
 from modelreg.registry.toolchains.trt_debug import read_debug_tensors
 from modelreg.registry.toolchains.trt_log import make_log
 from modelreg.registry.toolchains.trt_session import PlanRunError, Session, load_plugins, read_checked
+from modelreg.runtime.trt_bench import measure as measure_plan
+from modelreg.runtime.trt_bench import time_runs
 
 Json = Dict[str, Any]
 Arrays = Dict[str, Any]
@@ -24,7 +23,6 @@ Report = Callable[[Optional[float], str], None]
 
 _MODULES = {"tensorrt": ("tensorrt",), "tensorrt-rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings")}
 _PRODUCTS = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
-_EVENTS_IN_FLIGHT = 64
 
 _state: Dict[str, Any] = {}
 
@@ -34,18 +32,32 @@ def load(request: Json, _arrays: Arrays, _report: Report) -> Json:
     Load the plan `request["path"]` whose SHA-256 is `request["digest"]`; answer with its inputs, outputs and profiles.
 
     Further keys: `backend`, `version` (that built it), `target`, `host_code` (whether the plan may run the runtime
-    that it carries) and `output_types` (of the source, by name).
+    that it carries), `output_types` (of the source, by name), `uuid` (of the GPU) and `cuda_graphs`.
     """
     content = read_checked(request["path"], request["digest"])
-    gpu = use_gpu(request["target"])
+    gpu = use_gpu(request["target"], request.get("uuid", ""))
     trt = _import(request["backend"])
     _require_version(trt, request)
     log = make_log(trt, _PRODUCTS[request["backend"]])
     if request["backend"] == "tensorrt":
         load_plugins(trt, log, sorted(str(path) for path in Path(request["path"]).parent.glob("*.so")))
-    session = Session(trt, log, content, host_code=request["host_code"], output_types=request.get("output_types"))
-    _state["session"], _state["trt"] = session, trt
+    session = Session(
+        trt,
+        log,
+        content,
+        host_code=request["host_code"],
+        output_types=request.get("output_types"),
+        cuda_graphs=request.get("cuda_graphs", False),
+    )
+    _state.update(session=session, trt=trt, log=log, request=request)
     return {**session.describe(), "gpu": {**gpu, **describe_driver()}, "version": trt.__version__}
+
+
+def _load_again() -> Session:
+    """Return a further session of the plan that is loaded, of bytes that are checked again."""
+    request = _state["request"]
+    content = read_checked(request["path"], request["digest"])
+    return Session(_state["trt"], _state["log"], content, host_code=request["host_code"])
 
 
 def _require_version(trt: Any, request: Json) -> None:
@@ -60,8 +72,16 @@ def _require_version(trt: Any, request: Json) -> None:
 
 
 def run(_request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
-    """Run the loaded plan; answer with every output."""
-    return {}, _state["session"].run(arrays)
+    """Run the loaded plan; answer with every output, and with `replayed`, the runs so far that were a graph's."""
+    session: Session = _state["session"]
+    try:
+        outputs = session.run(arrays)
+        return {"replayed": session.replayed}, outputs
+    except Exception as error:
+        if session.device.is_lost():
+            # CUDA answers with this error until the process ends; who serves starts another one.
+            raise SystemExit("the device is lost to this process: %s" % error) from error
+        raise
 
 
 def show(request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
@@ -75,58 +95,20 @@ def show(request: Json, arrays: Arrays, _report: Report) -> Tuple[Json, Arrays]:
 
 
 def bench(request: Json, arrays: Arrays, report: Report) -> Tuple[Json, Arrays]:
-    """
-    Time the loaded plan on the inputs; answer with the GPU's milliseconds of every run, as `gpu_ms`.
-
-    Inputs are uploaded once. As trtexec has it, GPU compute is the time between two events around each run, and runs
-    are enqueued without waiting. Keys: `warmup_ms`, `duration_s` and `iterations` (the longer of both counts),
-    `cuda_graph`.
-    """
-    session: Session = _state["session"]
-    session.bind(arrays)
-    session.enqueue()  # TensorRT prepares in the first run, which a graph must not record
-    session.device.wait()
-    launch = _make_launch(session, request["cuda_graph"])
-    _warm_up(session, launch, request["warmup_ms"])
-    samples: List[float] = []
-    began = time.monotonic()
-    while len(samples) < request["iterations"] or time.monotonic() - began < request["duration_s"]:
-        samples += _time_some(session, launch)
-        report(None, "%d runs" % len(samples))
-    wall_s = time.monotonic() - began
-    return {"runs": len(samples), "wall_s": wall_s}, {"gpu_ms": np.array(samples)}
+    """Time the loaded plan on inputs that are uploaded once, as `time_runs` does."""
+    return time_runs(_state["session"], request, arrays, report)
 
 
-def _make_launch(session: Session, cuda_graph: bool) -> Callable[[], None]:
-    if not cuda_graph:
-        return session.enqueue
-    session.device.begin_capture()
-    session.enqueue()
-    graph = session.device.end_capture()
-    return lambda: session.device.launch(graph)
-
-
-def _warm_up(session: Session, launch: Callable[[], None], warmup_ms: float) -> None:
-    began = time.monotonic()
-    while (time.monotonic() - began) * 1000 < warmup_ms:
-        launch()
-        session.device.wait()
-
-
-def _time_some(session: Session, launch: Callable[[], None]) -> List[float]:
-    """Return the milliseconds of some runs that were enqueued one after the other."""
-    device = session.device
-    pairs = [(device.make_event(), device.make_event()) for _ in range(_EVENTS_IN_FLIGHT)]
-    for first, last in pairs:
-        device.record(first)
-        launch()
-        device.record(last)
-    device.wait()
-    found = [device.elapsed_ms(first, last) for first, last in pairs]
-    for pair in pairs:
-        for event in pair:
-            device.drop_event(event)
-    return found
+def measure(request: Json, arrays: Arrays, report: Report) -> Tuple[Json, Arrays]:
+    """Time the loaded plan on `request["streams"]` streams, as `measure_plan` does; further ones load it again."""
+    sessions: List[Session] = [_state["session"]]
+    try:
+        while len(sessions) < request["streams"]:
+            sessions.append(_load_again())
+        return measure_plan(sessions, request, arrays, report)
+    finally:
+        for session in sessions[1:]:
+            session.close()
 
 
 def _import(backend: str) -> Any:
@@ -143,4 +125,4 @@ def memory(_request: Json, _arrays: Arrays, _report: Report) -> Json:
     return read_memory()
 
 
-JOBS = {"load": load, "run": run, "bench": bench, "show": show, "memory": memory}
+JOBS = {"load": load, "run": run, "bench": bench, "measure": measure, "show": show, "memory": memory}

@@ -13,7 +13,9 @@ from modelreg.registry.contents import Signature
 from modelreg.registry.errors import ModelregError
 from modelreg.registry.words import Backend
 from modelreg.runtime.admission import Overlap
-from modelreg.runtime.engines import Engine, open_engine, open_trial
+from modelreg.runtime.batches import Batching, find_lane, split
+from modelreg.runtime.devices import Wanted
+from modelreg.runtime.engines import Engine, open_trial
 from modelreg.runtime.resolver import Preference
 from modelreg.runtime.runner import RunError
 from modelreg.runtime.serving import ServedEngine, SmokeTestError
@@ -40,6 +42,12 @@ class ServingOptions:
         accept_new_inputs: Whether a release may take other inputs than the one before it.
         drain_timeout_s: How long an engine that makes way for another waits for its requests.
         preference: Decides between engines that fit this host equally well.
+        devices: The GPUs to serve on: `all` that this process sees, or some of them by number or UUID; None: the first
+            one that the engine suits.
+        instances_per_device: Copies of the engine on each device; on the CPU, in all.
+        batching: Gathers requests into batches; None: each request is run as it comes.
+        cuda_graphs: Whether TensorRT replays a CUDA graph where a shape repeats.
+        device_retry_s: When an instance that failed is opened again; each time twice as long, up to ten minutes.
     """
 
     overlap: Overlap = Overlap.AUTO
@@ -51,6 +59,22 @@ class ServingOptions:
     accept_new_inputs: bool = False
     drain_timeout_s: float = 60.0
     preference: Preference = lambda _target: ()
+    devices: Wanted = None
+    instances_per_device: int = 1
+    batching: Batching | None = None
+    cuda_graphs: bool = False
+    device_retry_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.instances_per_device < 1:
+            raise ValueError("instances_per_device is at least 1")
+        if isinstance(self.devices, str) and self.devices != "all":
+            raise ValueError("devices is 'all', or a list of numbers and UUIDs, or None")
+
+    @property
+    def has_group(self) -> bool:
+        """Return whether an engine is served as a group of instances."""
+        return self.devices is not None or self.instances_per_device > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +98,8 @@ class Label:
         return same_way and one.engine.files == two.engine.files
 
 
-def prepare_engine(new: Label, options: ServingOptions, *, old: Engine | None) -> Engine:
-    """
-    Return the new engine, loaded, warm and tried.
-
-    Args:
-        new: The engine.
-        options: How it is tried.
-        old: What answers now, to ask it what the new one does not answer.
-
-    Raises:
-        ModelregError: It cannot be loaded, or does not answer as it should; nothing of it is left.
-    """
+def try_apart(new: Label, options: ServingOptions, *, old: Engine | None) -> None:
+    """Load and try an engine in a child first, where it will run in this process and could crash it."""
     if (
         options.trial
         and not options.isolate
@@ -93,17 +107,30 @@ def prepare_engine(new: Label, options: ServingOptions, *, old: Engine | None) -
         and new.found.runs_on == "cpu"
     ):
         with open_trial(new.found.engine, new.folder, threads=options.threads) as runner:
-            _try(runner.run, new, options, profiles=(), old=old)
-    engine = open_engine(new.found, new.folder, new.signature, threads=options.threads, isolate=options.isolate)
-    try:
-        _try(engine.run, new, options, profiles=engine.profiles, old=old)
-    except BaseException:
-        engine.close()
-        raise
-    return engine
+            try_engine(runner.run, new, options, profiles=(), old=old)
 
 
-def _try(run: Run, new: Label, options: ServingOptions, *, profiles: Sequence[Any], old: Engine | None) -> None:
+def try_engine(run: Run, new: Label, options: ServingOptions, *, profiles: Sequence[Any], old: Engine | None) -> None:
+    """
+    Have an engine answer at every shape, and then the user's own test.
+
+    Args:
+        run: Runs it.
+        new: What it is.
+        options: How it is tried.
+        profiles: The plan's.
+        old: What answers now, to ask it what the new one does not answer.
+
+    Raises:
+        ModelregError: It does not answer as it should.
+    """
+    warm_up(run, new, options, profiles=profiles, old=old)
+    if options.smoke_test is not None:
+        options.smoke_test(run)
+
+
+def warm_up(run: Run, new: Label, options: ServingOptions, *, profiles: Sequence[Any], old: Engine | None) -> None:
+    """Have an engine answer at every shape; raises SmokeTestError where it does not as it should."""
     for shapes in plan_shapes(new.signature, profiles=profiles, given=options.shapes):
         inputs = make_inputs(new.signature, shapes)
         if inputs is None:
@@ -117,8 +144,8 @@ def _try(run: Run, new: Label, options: ServingOptions, *, profiles: Sequence[An
             _log.info("no warm-up at %s: %s", dict(shapes), error)
             continue
         require_sound(outputs, new.signature, ask_old=partial(_ask, old, inputs))
-    if options.smoke_test is not None:
-        options.smoke_test(run)
+        if options.batching is not None:
+            split(outputs, [find_lane(inputs)[1]])  # what has no row for each row cannot be taken apart
 
 
 def _ask(old: Engine | None, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -8,8 +8,8 @@ running offset of rows, so that an output may have any number of rows per run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.errors import GoldenSetError
 from modelreg.registry.tensor_sets import TensorInfo, TensorSet
+from modelreg.registry.words import Json
 
 DEFAULT_BATCH = 64
 
@@ -59,6 +60,27 @@ class Feed:
             start = run * self.batch
             ordered = {name: inputs[name] for name in self.rows}
             yield Batch(inputs=ordered, start=start, stop=min(self.samples, start + self.batch))
+
+    def within(self, profiles: Sequence[Json]) -> Feed:
+        """
+        Return the same samples in runs that an engine takes: of no more rows than its largest profile has. Pure.
+
+        A row is compared with its own row of the reference, however many are run at once. Where a run has a value of
+        its own (a scalar input), its rows belong together and are left so.
+
+        Args:
+            profiles: As in a recipe: for each, `min`, `opt` and `max` by input; empty for an engine that has none.
+        """
+        largest = max((self._rows_of(profile) for profile in profiles), default=self.batch)
+        if not 0 < largest < self.batch or 0 in self.rows.values():
+            return self
+        rows = {name: largest if rows == self.batch else rows for name, rows in self.rows.items()}
+        return replace(self, batch=largest, runs=-(-self.samples // largest), rows=rows)
+
+    def _rows_of(self, profile: Json) -> int:
+        """Return how many rows a profile takes at most; what it does not mention has no free axis."""
+        cut = [name for name, rows in self.rows.items() if rows == self.batch and name in profile]
+        return min((int(profile[name]["max"][0]) for name in cut if profile[name]["max"]), default=self.batch)
 
 
 def plan_feed(

@@ -8,8 +8,8 @@ ONNX's name.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.errors import GoldenSetError
 from modelreg.registry.tensor_sets import TensorInfo, TensorSet, copy_tensor_set, row_chunks
+from modelreg.registry.words import Json
 from modelreg.validators.feeding import Feed, plan_feed
 from modelreg.validators.formulas import reference_scale
 
@@ -50,9 +51,15 @@ class CheckedGolden:
         """Return how many samples the set has."""
         return self.feed.samples
 
+    def within(self, profiles: Sequence[Json]) -> CheckedGolden:
+        """Return the same, in runs that an engine with these profiles takes."""
+        return replace(self, feed=self.feed.within(profiles))
 
-def check_golden(golden: TensorSet, signature: Signature) -> CheckedGolden:
+
+def check_golden(golden: TensorSet, signature: Signature, *, profiles: Sequence[Json] = ()) -> CheckedGolden:
     """Return how a golden set is used with a model, if it fits the model. Reads all of it, a part at a time.
+
+    With the `profiles` of an engine, no run has more rows than they cover.
 
     Raises:
         GoldenSetError: Names, dtypes, shapes, sample counts or labels do not fit, or a value is not finite.
@@ -70,7 +77,7 @@ def check_golden(golden: TensorSet, signature: Signature) -> CheckedGolden:
     for name in inputs:
         _check_values(golden, INPUT + name)
     scales = {name: _check_values(golden, OUTPUT + name) for name in outputs}
-    return CheckedGolden(feed=feed, labelled_output=labelled, scales=scales, slices=slices)
+    return CheckedGolden(feed=feed.within(profiles), labelled_output=labelled, scales=scales, slices=slices)
 
 
 def write_golden(golden: TensorSet, destination: Path) -> None:

@@ -67,6 +67,16 @@ def _number(value: object) -> float | None:
     return None if math.isnan(found) else found
 
 
+def is_comparable(night: Json) -> bool:
+    """Return whether a document of an earlier night holds what a comparison reads of it, of the right kinds."""
+    try:
+        entries = [each for channel in night["channels"] if channel["model"] for each in channel["engines"]]
+        values = [entry["value"] for each in entries if _is_same(each, each) for entry in each["measured"].values()]
+        return bool(night["host"]["name"]) and all(isinstance(value, (int, float)) for value in values)
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
 def compare_with_nights(engine: Json, nights: Sequence[Json], *, model: str, host: str) -> list[Json]:
     """
     Return what came of each measurement of an engine.

@@ -35,6 +35,7 @@ from modelreg.validators.user_code import require_file, require_name
 
 DEFAULT_TIMEOUT_S = 3600.0
 _JOB_FILE = Path(__file__).with_name("reference_job.py")
+_INSTEAD = "capture the golden set where it is, and give it with --golden FILE"
 _SEE_LOG = "Run again with -v to see what it printed."
 _CARRIED = {error.__name__: error for error in (GoldenSetError, ReferenceModelError, UsageError)}
 
@@ -113,12 +114,18 @@ def check_capture(*, reference: str, weights: Path | None, inputs: str) -> None:
         ReferenceModelError: A file is missing, or is a folder, a pipe or a device.
         MissingDependencyError: PyTorch is not installed.
     """
-    require_name(reference, option="--reference", what="factory")
     require_name(inputs, option="--inputs", what="iterator")
-    for text in (reference, inputs, *(() if weights is None else (str(weights),))):
+    require_file(inputs)
+    check_reference(reference=reference, weights=weights, option="--reference", instead=_INSTEAD)
+
+
+def check_reference(*, reference: str, weights: Path | None, option: str, instead: str = "") -> None:
+    """Refuse a reference that cannot be run, before it is; raises as `check_capture` does."""
+    require_name(reference, option=option, what="factory")
+    for text in (reference, *(() if weights is None else (str(weights),))):
         require_file(text)
     if importlib.util.find_spec("torch") is None:
-        raise _no_pytorch()
+        raise MissingDependencyError("PyTorch", extra="torch", instead=instead)
 
 
 def _run(request: Mapping[str, Any], log_path: Path, timeout_s: float, progress: Callable[[int], None]) -> Json:
@@ -128,27 +135,23 @@ def _run(request: Mapping[str, Any], log_path: Path, timeout_s: float, progress:
                 "capture", request, timeout_s=timeout_s, on_progress=lambda _, samples: progress(int(samples))
             )
         except WorkerError as error:
-            raise _explain(error, timeout_s) from error
+            raise explain_failure(error, timeout_s) from error
     if "error" in answer:
-        raise _carried(**answer["error"])
+        raise carried_error(**answer["error"])
     origin: Json = answer["origin"]
     return origin
 
 
-def _no_pytorch() -> MissingDependencyError:
-    return MissingDependencyError(
-        "PyTorch", extra="torch", instead="capture the golden set where it is, and give it with --golden FILE"
-    )
-
-
-def _carried(*, kind: str, message: str, hint: str) -> ModelregError:
+def carried_error(*, kind: str, message: str, hint: str) -> ModelregError:
     """Return the error that the child raised."""
     if kind == MissingDependencyError.__name__:  # found by `check_capture`, and then not importable
-        return _no_pytorch()
+        return MissingDependencyError("PyTorch", extra="torch", instead=_INSTEAD)
     return _CARRIED.get(kind, ReferenceModelError)(message, hint=hint)
 
 
-def _explain(error: WorkerError, timeout_s: float) -> ReferenceModelError:
+def explain_failure(
+    error: WorkerError, timeout_s: float, *, hint: str = "Give it more time with --timeout."
+) -> ReferenceModelError:
     """Return what became of the process, in words about the reference."""
     if isinstance(error, WorkerDiedError):
         return ReferenceModelError(f"the reference {_say_how(error.return_code)}", hint=_SEE_LOG)
@@ -157,9 +160,7 @@ def _explain(error: WorkerError, timeout_s: float) -> ReferenceModelError:
             f"the reference printed more than {MAX_LOG_BYTES >> 20} MiB and was ended", hint=_SEE_LOG
         )
     if isinstance(error, WorkerTimeoutError):
-        return ReferenceModelError(
-            f"the reference took longer than {timeout_s:g} s and was ended", hint="Give it more time with --timeout."
-        )
+        return ReferenceModelError(f"the reference took longer than {timeout_s:g} s and was ended", hint=hint)
     if isinstance(error, WorkerJobError):
         message = " ".join(str(error).split())[:300]
         return ReferenceModelError(f"the reference failed: {error.remote_type}: {message}", hint=_SEE_LOG)

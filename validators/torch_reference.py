@@ -53,7 +53,7 @@ def run_reference(
         ReferenceModelError: The reference or the iterator failed, or is not deterministic.
         GoldenSetError: Inputs or outputs do not fit the model.
     """
-    torch = _import_torch()
+    torch = import_torch()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_exact(torch, seed))
         loaded = stack.enter_context(load_reference(torch, reference, weights))
@@ -85,7 +85,8 @@ def run_reference(
     }
 
 
-def _import_torch() -> Any:
+def import_torch() -> Any:
+    """Return PyTorch's module; raises MissingDependencyError where it is not installed."""
     try:
         import torch
     except ImportError as error:
@@ -154,7 +155,7 @@ def _run_all(
 
 def _run(torch: Any, reference: Reference, batch: ReferenceBatch, signature: Signature) -> list[Array]:
     """Return the outputs in the ONNX's order."""
-    tensors = {spec.name: _to_torch(torch, reference, batch.inputs[spec.name]) for spec in signature.inputs}
+    tensors = {spec.name: to_torch(torch, reference, batch.inputs[spec.name]) for spec in signature.inputs}
     names = [spec.name for spec in signature.outputs]
     with guard("the reference failed"):
         found = _in_order(reference.call(tensors), names)
@@ -232,7 +233,8 @@ def _keep_inputs(spool: Spool, batch: ReferenceBatch, signature: Signature, *, i
 
 
 # -- arrays ------------------------------------------------------------------------------------------------
-def _to_torch(torch: Any, reference: Reference, array: Array) -> Any:
+def to_torch(torch: Any, reference: Reference, array: Array) -> Any:
+    """Return an input as a tensor on the CPU: floats in FP32 where the reference was made FP32."""
     if array.dtype.name == "bfloat16":
         tensor = torch.from_numpy(array.view(np.uint16).copy()).view(torch.bfloat16)
     else:

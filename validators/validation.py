@@ -74,11 +74,10 @@ def validate_engine(
     if not passes:
         raise ValueError("an engine is validated in at least one pass")
     started_at, started = utc_now(), time.perf_counter()
-    checked = check_golden(golden, version.source.signature)
+    checked = check_golden(golden, version.source.signature, profiles=engine.profiles)
     prober = None
     if policy.rules_for(Scope.BEHAVIOUR):
-        profiles = (engine.recipe.get("build") or {}).get("profiles") or ()
-        prober = Prober(golden, checked, version.source.signature, profiles=profiles, open_source=open_source)
+        prober = Prober(golden, checked, version.source.signature, profiles=engine.profiles, open_source=open_source)
     measured = [
         measure_pass(
             p,

@@ -36,6 +36,7 @@ _HINTS = {
     BlobKind.GOLDEN: _SOURCE_HINT,
     BlobKind.LOG: _RECORD_HINT,
     BlobKind.REPORT: _RECORD_HINT,
+    BlobKind.SAMPLES: _RECORD_HINT,
 }
 _GUARD_HINT = "A blob is one read-only file: take the write permission away, and remove its other name."
 _ORPHAN_HINT = "`modelreg gc` removes what nothing needs, after a time of grace."

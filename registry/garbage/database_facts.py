@@ -15,6 +15,7 @@ from modelreg.registry.imported_plans import read_import
 from modelreg.registry.rows import decoding
 from modelreg.registry.schema import (
     OPEN_OPERATION,
+    benchmark,
     blob,
     engine,
     event,
@@ -71,6 +72,7 @@ _RECORDS = (
     sa.select(golden_set.c.blob_digest),
     sa.select(engine.c.log_digest).where(engine.c.log_digest != ""),
     sa.select(validation.c.report_digest),
+    sa.select(benchmark.c.samples_digest),
 )
 _NEWEST = sa.select(model.c.name, model.c.next_version)
 _HEAD = sa.select(sa.func.max(event.c.sequence))

@@ -1,7 +1,8 @@
 """What is needed, by whom, and so what is garbage. Pure: facts in, a judgement out.
 
-Sources, golden sets, variants, logs, reports and caches are records of their versions and never garbage. What can be
-swept are plans, which `build` makes again, the folders of releases, and blobs that nothing in the registry names.
+Sources, golden sets, variants, logs, reports, runs of benchmarks and caches are records of their versions and never
+garbage. What can be swept are plans, which `build` makes again, the folders of releases, and blobs that nothing in the
+registry names.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ EXPLANATIONS: dict[Need | Reason, str] = {
     Need.PIN: "of a pinned version",
     Need.NEWEST: "engines of the newest versions",
     Need.IMPORTED: "plans that were built elsewhere",
-    Need.RECORD: "sources, golden sets, variants, logs and reports",
+    Need.RECORD: "sources, golden sets, variants, logs, reports and benchmarks",
     Reason.RELEASE: "releases that no channel goes back to",
     Reason.PLAN: "plans that nothing needs",
     Reason.ORPHAN: "blobs that nothing names",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from modelreg.registry.contents import StoredFile, list_files
 from modelreg.registry.digests import file_digest, sha256_hex
-from modelreg.registry.errors import SourceError
+from modelreg.registry.errors import ModelregError, SourceError
 from modelreg.registry.records import SourceInfo
 from modelreg.registry.sources.external import MODEL_NAME, check_location
 from modelreg.registry.sources.inspect import InspectedSource, read_stripped
 from modelreg.registry.sources.local_files import LocalFile, require_unchanged, shown
 from modelreg.registry.storage.interface import Progress, Storage, no_progress
+
+_LIST_BEGINS = b"[{"
 
 
 def ingest_source(inspected: InspectedSource, storage: Storage, *, progress: Progress = no_progress) -> SourceInfo:
@@ -64,6 +67,25 @@ def source_digest(files: tuple[StoredFile, ...]) -> str:
     if len(files) == 1:
         return files[0].digest
     return sha256_hex(list_files(files))
+
+
+def list_source(storage: Storage, digest: str) -> tuple[StoredFile, ...]:
+    """
+    Return the files of a source by its digest alone: those that a blob lists, or the blob that is the ONNX itself,
+    whose size is not known before it is read and is 0 here.
+
+    Raises:
+        NotFoundError: There is no such blob.
+        ModelregError: It is no list, though it begins as one.
+    """
+    with storage.open_blob(digest) as file:
+        head = file.read(len(_LIST_BEGINS))
+    if not head.startswith(_LIST_BEGINS):
+        return (StoredFile(path=MODEL_NAME, digest=digest, size_bytes=0),)
+    try:
+        return tuple(StoredFile.from_json(each) for each in json.loads(storage.read_blob(digest)))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelregError(f"blob {digest} is no list of files: {error!r}") from None
 
 
 def materialise_source(source: SourceInfo, storage: Storage, folder: Path, *, progress: Progress = no_progress) -> Path:

@@ -91,11 +91,34 @@ class Device:
     def end_capture(self) -> Any:
         """Return what was recorded, ready to be launched."""
         graph = self._call("cudaStreamEndCapture", self.stream)
-        return self._call("cudaGraphInstantiate", graph, 0)
+        try:
+            return self._call("cudaGraphInstantiate", graph, 0)
+        finally:
+            self._call("cudaGraphDestroy", graph)
 
     def launch(self, graph: Any) -> None:
         """Do what a graph recorded."""
         self._call("cudaGraphLaunch", graph, self.stream)
+
+    def drop_graph(self, graph: Any) -> None:
+        """Give a graph back."""
+        self._call("cudaGraphExecDestroy", graph)
+
+    def pin(self, address: int, size_bytes: int) -> None:
+        """Have host memory stay where it is, so that the device copies it by itself; `unpin` before it is freed."""
+        self._call("cudaHostRegister", address, size_bytes, 0)
+
+    def unpin(self, address: int) -> None:
+        """Let go of pinned host memory."""
+        self._call("cudaHostUnregister", address)
+
+    def clear_error(self) -> None:
+        """Forget the last error, so that nobody takes it for one of his own."""
+        self._cuda.cudaGetLastError()
+
+    def is_lost(self) -> bool:
+        """Return whether the context answers with an error to everything: only a new process can use the device."""
+        return int(self._cuda.cudaDeviceSynchronize()[0]) != 0
 
     def close(self) -> None:
         """Free the buffers and the stream."""

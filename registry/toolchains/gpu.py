@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import uuid
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -24,7 +25,7 @@ class GpuError(Exception):
 
 
 def list_gpus() -> List[Json]:
-    """Return `index`, `name`, `target` and `sm_count` of each visible GPU; none where there is no working driver."""
+    """Return `index`, `uuid`, `name`, `target` and `sm_count` of each visible GPU; none without a working driver."""
     driver = _load()
     if driver is None:
         return []
@@ -50,11 +51,12 @@ def read_memory() -> Json:
     return {"free_bytes": free.value, "total_bytes": total.value}
 
 
-def use_gpu(target: str) -> Json:
+def use_gpu(target: str, wanted: str = "") -> Json:
     """
     Make the first GPU of `target` the current one of this thread; return what `list_gpus` says of it.
 
-    CUDA's runtime, and so TensorRT, works on the device of the current context.
+    CUDA's runtime, and so TensorRT, works on the device of the current context. `wanted` is the UUID that it must
+    have, where that matters.
 
     Raises:
         GpuError: There is none, or its context cannot be made.
@@ -64,6 +66,8 @@ def use_gpu(target: str) -> Json:
     if found is None:
         here = ", ".join(gpu["target"] for gpu in gpus) or "no GPU"
         raise GpuError("there is no GPU of %s here, but %s" % (target, here))
+    if wanted and found["uuid"] and _digits(found["uuid"]) != _digits(wanted):
+        raise GpuError("the GPU here is %s, and %s was asked for" % (found["uuid"], wanted))
     driver = _load()
     device, context = ctypes.c_int(0), ctypes.c_void_p()
     steps = (
@@ -99,10 +103,26 @@ def _describe(driver: Any, index: int) -> Json:
     major, minor, sm_count = numbers
     return {
         "index": index,
+        "uuid": _read_uuid(driver, device),
         "name": name.value.decode(errors="replace"),
         "target": "sm_%d%d" % (major, minor),
         "sm_count": sm_count,
     }
+
+
+def _read_uuid(driver: Any, device: Any) -> str:
+    """Return the UUID of a GPU, or of the MIG instance that stands for it, as far as the driver tells."""
+    number = (ctypes.c_ubyte * 16)()
+    for name in ("cuDeviceGetUuid_v2", "cuDeviceGetUuid"):  # the first, from CUDA 11.4 on, knows MIG
+        ask = getattr(driver, name, None)
+        if ask is not None and ask(ctypes.byref(number), device) == 0:
+            return "GPU-%s" % uuid.UUID(bytes=bytes(number))
+    return ""
+
+
+def _digits(name: str) -> str:
+    """Return a UUID without its kind, which the driver does not tell: `GPU-…` or `MIG-…`."""
+    return name.partition("-")[2].lower()
 
 
 def _read_driver_version() -> str:

@@ -26,7 +26,8 @@ def interrupted_by(stop: threading.Event) -> Iterator[None]:
         _this_thread.stop = before
 
 
-def _raise_if_interrupted() -> None:
+def raise_if_interrupted() -> None:
+    """Raise `KeyboardInterrupt` where this thread is `interrupted_by` an event that is set."""
     stop: threading.Event | None = getattr(_this_thread, "stop", None)
     if stop is not None and stop.is_set():
         raise KeyboardInterrupt
@@ -71,7 +72,7 @@ class TimedPipe(io.RawIOBase):
         poll = select.poll()
         poll.register(fd, events)
         while True:
-            _raise_if_interrupted()
+            raise_if_interrupted()
             left_s = self.deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError

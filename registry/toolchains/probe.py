@@ -56,6 +56,11 @@ def probe(request: Json, _arrays: Json, report: Report) -> Json:
     return {"backend": backend, "module": name, "cuda": _cuda(name), **_python(), **found}
 
 
+def gpus(_request: Json, _arrays: Json, _report: Report) -> Json:
+    """Answer with the GPUs that this process sees."""
+    return {"gpus": list_gpus()}
+
+
 def _python() -> Json:
     return {"python_version": platform.python_version(), "platform": "%s-%s" % (sys.platform, platform.machine())}
 
@@ -114,4 +119,4 @@ def _cuda(module: str) -> str:
     return ""
 
 
-JOBS = {"find": find, "probe": probe}
+JOBS = {"find": find, "probe": probe, "gpus": gpus}

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from modelreg.registry.toolchains.shared import Arenas
+
     Array = NDArray[np.generic]
 
 OnProgress = Callable[[float | None, str], None]
@@ -90,8 +92,15 @@ class Worker:
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], module: Path, log_path: Path, belongings: contextlib.ExitStack
+        self,
+        process: subprocess.Popen[bytes],
+        module: Path,
+        log_path: Path,
+        belongings: contextlib.ExitStack,
+        arenas: Arenas | None = None,
     ) -> None:
+        self._sent = None if arenas is None else arenas.requests
+        self._got = None if arenas is None else arenas.answers
         self._process = process
         self._belongings = belongings
         self._name = module.stem
@@ -103,6 +112,7 @@ class Worker:
         self._requests = cast(BinaryIO, self._pipe)
         self._answers = cast(BinaryIO, io.BufferedReader(self._pipe, buffer_size=1 << 16))
         self._is_dead = False
+        self._is_over = False
         self.python_version = ""
 
     @classmethod
@@ -113,6 +123,7 @@ class Worker:
         *,
         log_path: Path,
         env: Mapping[str, str] | None = None,
+        arenas: Arenas | None = None,
         timeout_s: float = START_TIMEOUT_S,
     ) -> Worker:
         """
@@ -123,6 +134,8 @@ class Worker:
             module: File with `JOBS`, a mapping of names to functions (request, arrays, report).
             log_path: File that the child's stderr is appended to.
             env: Variables to set beside those that every worker gets.
+            arenas: Shared memory for large arrays, which is the worker's from now on; jobs must not keep an array of a
+                request beyond their answer.
             timeout_s: How long the caller waits for anything; the imports of the module get no more than
                 `START_TIMEOUT_S` of it.
 
@@ -131,8 +144,14 @@ class Worker:
         """
         with contextlib.ExitStack() as belongings:
             temporary = belongings.enter_context(scratch_folder("worker"))
-            process = spawn(python, module, temporary=temporary, extra=env or {}, log_path=log_path)
-            started = cls(process, module, log_path, belongings.pop_all())
+            extra = dict(env or {})
+            fds: tuple[int, ...] = ()
+            if arenas is not None:
+                belongings.callback(arenas.close)
+                fds = arenas.fds
+                extra[protocol.ARENAS] = ",".join(map(str, fds))
+            process = spawn(python, module, temporary=temporary, extra=extra, log_path=log_path, shared_fds=fds)
+            started = cls(process, module, log_path, belongings.pop_all(), arenas)
         start_s = min(timeout_s, START_TIMEOUT_S)
         try:
             frame, _ = started._receive(time.monotonic() + start_s, start_s, ignore_progress)
@@ -172,11 +191,15 @@ class Worker:
             WorkerTimeoutError: `timeout_s` passed; as `WorkerLogError`, the log outgrew its limit.
             WorkerProtocolError: The child answered garbage.
         """
+        if self._is_over:  # the numbers of its pipes may be somebody else's files by now
+            raise WorkerDiedError(f"worker {self._name} has ended", return_code=self._process.poll())
         deadline = time.monotonic() + timeout_s
         with self._killing_on_error():
             self._pipe.deadline = deadline
             try:
-                protocol.write_frame(self._requests, {"job": job, "request": dict(request)}, arrays)
+                if self._sent is not None:
+                    self._sent.start()
+                protocol.write_frame(self._requests, {"job": job, "request": dict(request)}, arrays, arena=self._sent)
             except TimeoutError as error:
                 raise self._timed_out(timeout_s) from error
             except BrokenPipeError as error:
@@ -185,11 +208,12 @@ class Worker:
             body = frame.get("body")
             if frame.get("kind") != "result" or not isinstance(body, dict):
                 raise WorkerProtocolError(f"worker {self._name} answered {frame!r:.200} to {job!r}")
-        return body, out
+        return body, out if self._got is None else self._got.take_out(out)
 
     def close(self) -> None:
         """End the child: politely by the end of its stdin, by SIGKILL to its whole session after 5 s."""
         assert self._process.stdin is not None
+        self._is_over = True
         self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_CLOSE_TIMEOUT_S)
@@ -197,6 +221,7 @@ class Worker:
 
     def kill(self) -> None:
         """Kill the child and everything it started, now, and remove its temporary files."""
+        self._is_over = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -240,7 +265,7 @@ class Worker:
         self._pipe.deadline = deadline
         while True:
             try:
-                received = protocol.read_frame(self._answers)
+                received = protocol.read_frame(self._answers, arena=self._got)
             except TimeoutError as error:
                 raise self._timed_out(timeout_s) from error
             except protocol.FrameError as error:

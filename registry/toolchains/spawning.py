@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from modelreg.registry.errors import WorkerError
@@ -17,7 +17,13 @@ _NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1"}
 
 
 def spawn(
-    python: str, module: Path, *, temporary: Path, extra: Mapping[str, str], log_path: Path
+    python: str,
+    module: Path,
+    *,
+    temporary: Path,
+    extra: Mapping[str, str],
+    log_path: Path,
+    shared_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """
     Start `worker.py` on a module file, in a session of its own, with pipes for requests and answers.
@@ -28,6 +34,7 @@ def spawn(
         temporary: Its folder for temporary files, to be removed when it has ended.
         extra: Variables to set beside those that every worker gets.
         log_path: File that its stderr is appended to.
+        shared_fds: Open files that it gets under the same numbers.
 
     Raises:
         WorkerError: The interpreter does not start.
@@ -41,6 +48,7 @@ def spawn(
                 stderr=log,
                 env=make_environment(python, temporary=temporary, extra=extra),
                 start_new_session=True,
+                pass_fds=tuple(shared_fds),
                 bufsize=0,
             )
         except OSError as error:

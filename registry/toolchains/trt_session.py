@@ -12,6 +12,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
+from modelreg.registry.toolchains import shared
+from modelreg.registry.toolchains.cuda_graphs import Graphs, PinnedArenas
 from modelreg.registry.toolchains.cuda_memory import Device
 
 Json = Dict[str, Any]
@@ -65,7 +67,14 @@ class Session:
     """A loaded plan, ready to run; close it to give the device's memory back."""
 
     def __init__(
-        self, trt: Any, log: Any, plan: bytes, *, host_code: bool, output_types: Optional[Mapping[str, str]] = None
+        self,
+        trt: Any,
+        log: Any,
+        plan: bytes,
+        *,
+        host_code: bool,
+        output_types: Optional[Mapping[str, str]] = None,
+        cuda_graphs: bool = False,
     ) -> None:
         """
         Load a plan.
@@ -76,6 +85,7 @@ class Session:
             plan: The bytes, checked by the caller.
             host_code: Whether the plan carries the lean runtime that it may run: those made version-compatible do.
             output_types: The types that outputs shall have where the plan narrowed INT64 to INT32.
+            cuda_graphs: Whether `run` replays a graph where a shape repeats.
 
         Raises:
             PlanRunError: TensorRT refuses the plan.
@@ -99,7 +109,11 @@ class Session:
         self.outputs = [name for name in names if not is_input[name]]
         self._allocators: Dict[str, Any] = {}
         self._profile = 0
+        self._bound: Optional[Json] = None
+        self._in: Dict[str, int] = {}
         self._out: Dict[str, int] = {}
+        self._arenas = PinnedArenas(self._device)
+        self._graphs = Graphs(self._device, self.enqueue) if cuda_graphs else None
 
     def describe(self) -> Json:
         """Return the inputs and outputs, each with `name`, `type` and `shape`, and the shapes of every profile."""
@@ -116,30 +130,56 @@ class Session:
         Raises:
             PlanRunError: An input is missing, no profile covers the shapes, or TensorRT refuses.
         """
-        self.bind(inputs)
-        self.enqueue()
-        found = {name: np.empty(self._output_shape(name), self._dtype(name)) for name in self.outputs}
+        self._arenas.update()
+        arrays = self._stage(inputs)
+        if self._graphs is None or self._allocators:
+            self.enqueue()
+        else:
+            addresses = tuple(self._in.values()), tuple(self._out.values())
+            shapes = tuple(array.shape for array in arrays.values())
+            self._graphs.run((self._profile, shapes, addresses))
+        found = {name: shared.empty(self._output_shape(name), self._dtype(name)) for name in self.outputs}
         for name, array in found.items():
             self._device.download(array, self._output_address(name))
-        self._device.wait()
+        self._device.wait()  # and as long, `arrays` must be there
         return {name: self._widen(name, array) for name, array in found.items()}
+
+    @property
+    def replayed(self) -> int:
+        """Return how many runs were a graph's."""
+        return 0 if self._graphs is None else self._graphs.replayed
 
     def bind(self, inputs: Mapping[str, Any]) -> None:
         """Choose the profile that covers the inputs, upload them, and give the outputs their memory."""
+        self._stage(inputs)
+        self._device.wait()  # the arrays may go once they are uploaded
+
+    def _stage(self, inputs: Mapping[str, Any]) -> Arrays:
+        """Do the same without waiting; return the arrays that are being uploaded."""
         arrays = {name: self._as_input(name, inputs) for name in self.inputs}
-        self._use_profile({name: list(array.shape) for name, array in arrays.items()})
+        shapes = {name: list(array.shape) for name, array in arrays.items()}
+        if shapes != self._bound:
+            self._bound = None  # an error on the way leaves the context with some of both
+            self._bind_shapes(arrays, shapes)
+            self._bound = shapes
         for name, array in arrays.items():
-            address = self._device.reserve(name, array.nbytes)
+            self._device.upload(self._in[name], array)
+        return arrays
+
+    def _bind_shapes(self, arrays: Arrays, shapes: Mapping[str, List[int]]) -> None:
+        if self._graphs is not None:
+            self._graphs.forget_shape()
+        self._use_profile(shapes)
+        for name, array in arrays.items():
+            self._in[name] = self._device.reserve(name, array.nbytes)
             if not self._context.set_input_shape(name, array.shape):
                 raise PlanRunError("input %r cannot be %s: %s" % (name, list(array.shape), self._log.say_errors()))
-            self._context.set_tensor_address(name, address)
-            self._device.upload(address, array)
+            self._context.set_tensor_address(name, self._in[name])
         missing = self._context.infer_shapes()
         if missing:
             raise PlanRunError("shapes are missing for %s" % ", ".join(missing))
         for name in self.outputs:
             self._bind_output(name)
-        self._device.wait()  # the arrays may go once they are uploaded
 
     def enqueue(self) -> None:
         """Run what is bound, in the stream's order."""
@@ -150,6 +190,7 @@ class Session:
         """Return what the engine's inspector tells of its layers, as JSON; with shapes, free dimensions are known."""
         inspector = self.engine.create_engine_inspector()
         if shapes is not None:
+            self._bound = None
             for name, shape in shapes.items():
                 self._context.set_input_shape(name, tuple(shape))
             inspector.execution_context = self._context
@@ -169,6 +210,9 @@ class Session:
     def close(self) -> None:
         """Give the context, the engine and the device's memory back."""
         self._device.wait()
+        if self._graphs is not None:
+            self._graphs.close()
+        self._arenas.close()
         self._context = self.engine = self._runtime = None
         self._device.close()
 

@@ -1,7 +1,8 @@
 """The child side of a worker: one process that runs the jobs of one module file, and speaks in frames.
 
 Started by path with any Python from 3.8 on (`python -u worker.py MODULE.py`), so it imports the standard library
-alone, and NumPy once arrays travel. A frame is one line of JSON; when it lists `arrays`, their raw bytes follow.
+alone, and NumPy once arrays travel. A frame is one line of JSON; when it lists `arrays`, their raw bytes follow, but
+for those that lie in shared memory, `at` some place of an arena.
 Requests come on stdin. Answers leave on a private copy of stdout: fd 1 itself is pointed at stderr, the log, so
 that whatever a library prints cannot be taken for an answer.
 """
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Tuple
 
 PROTOCOL = 1
+ARENAS = "MODELREG_WORKER_ARENAS"
+"""The variable with the numbers of the files that are shared memory, for requests and for answers."""
 MAX_HEADER_BYTES = 4 << 20
 MAX_MESSAGE_CHARACTERS = 8000
 _PR_SET_PDEATHSIG = 1
@@ -32,9 +35,11 @@ class FrameError(ValueError):
     """What came is not a frame."""
 
 
-def write_frame(stream: BinaryIO, header: Dict[str, Any], arrays: Optional[Mapping[str, Any]] = None) -> None:
+def write_frame(
+    stream: BinaryIO, header: Dict[str, Any], arrays: Optional[Mapping[str, Any]] = None, *, arena: Any = None
+) -> None:
     """
-    Write one frame: the header as a line of JSON, then the bytes of each array in C order.
+    Write one frame: the header as a line of JSON, then the bytes of each array in C order; large ones into the arena.
 
     Raises:
         FrameError: The header is too long, or an array has a dtype without a plain memory layout.
@@ -42,8 +47,13 @@ def write_frame(stream: BinaryIO, header: Dict[str, Any], arrays: Optional[Mappi
     buffers = []
     listing = []
     for name, array in (arrays or {}).items():
-        listing.append(_describe(name, array))
-        buffers.append(_contiguous(array))
+        entry = _describe(name, array)
+        place = None if arena is None else arena.place(array)
+        if place is None:
+            buffers.append(_contiguous(array))
+        else:
+            entry["at"] = place
+        listing.append(entry)
     body = dict(header, arrays=listing) if listing else header
     line = json.dumps(body, separators=(",", ":")).encode() + b"\n"
     if len(line) > MAX_HEADER_BYTES:
@@ -54,9 +64,9 @@ def write_frame(stream: BinaryIO, header: Dict[str, Any], arrays: Optional[Mappi
     stream.flush()
 
 
-def read_frame(stream: BinaryIO) -> Optional[Tuple[Dict[str, Any], Arrays]]:
+def read_frame(stream: BinaryIO, *, arena: Any = None) -> Optional[Tuple[Dict[str, Any], Arrays]]:
     """
-    Read one frame; None at the end of the stream.
+    Read one frame; None at the end of the stream. Arrays in the arena are there until the next frame is written.
 
     Raises:
         FrameError: The bytes are not a frame, or end in the middle of one.
@@ -75,7 +85,7 @@ def read_frame(stream: BinaryIO) -> Optional[Tuple[Dict[str, Any], Arrays]]:
     listing = header.pop("arrays", [])
     if not isinstance(listing, list):
         raise FrameError("arrays is not a list: %r" % line[:80])
-    return header, {entry["name"]: _read_array(stream, entry) for entry in _checked(listing)}
+    return header, {entry["name"]: _read_array(stream, entry, arena) for entry in _checked(listing)}
 
 
 def _describe(name: str, array: Any) -> Dict[str, Any]:
@@ -93,15 +103,17 @@ def _contiguous(array: Any) -> Any:
 
 def _checked(listing: List[Any]) -> List[Dict[str, Any]]:
     for entry in listing:
-        keys = isinstance(entry, dict) and set(entry) == {"name", "dtype", "shape", "nbytes"}
+        keys = isinstance(entry, dict) and set(entry) - {"at"} == {"name", "dtype", "shape", "nbytes"}
         words = keys and isinstance(entry["name"], str) and isinstance(entry["dtype"], str)
         sizes = words and isinstance(entry["nbytes"], int) and isinstance(entry["shape"], list)
-        if not sizes or not all(isinstance(n, int) and n >= 0 for n in [entry["nbytes"], *entry["shape"]]):
+        if not sizes or not all(
+            isinstance(n, int) and n >= 0 for n in [entry["nbytes"], entry.get("at", 0), *entry["shape"]]
+        ):
             raise FrameError("not the description of an array: %.80r" % (entry,))
     return listing
 
 
-def _read_array(stream: BinaryIO, entry: Dict[str, Any]) -> Any:
+def _read_array(stream: BinaryIO, entry: Dict[str, Any], arena: Any) -> Any:
     import numpy as np  # noqa: PLC0415 - only where arrays travel
 
     try:
@@ -115,6 +127,8 @@ def _read_array(stream: BinaryIO, entry: Dict[str, Any]) -> Any:
         count *= length
     if count * dtype.itemsize != entry["nbytes"]:
         raise FrameError("array %r: %d bytes do not fit its shape" % (entry["name"], entry["nbytes"]))
+    if "at" in entry:
+        return _find_shared(arena, entry).view(dtype).reshape(entry["shape"])
     try:
         array = np.empty(count, dtype=dtype)
     except (MemoryError, ValueError):
@@ -122,6 +136,15 @@ def _read_array(stream: BinaryIO, entry: Dict[str, Any]) -> Any:
     if array.nbytes:
         _read_into(stream, array.view(np.uint8).data)
     return array.reshape(entry["shape"])
+
+
+def _find_shared(arena: Any, entry: Dict[str, Any]) -> Any:
+    if arena is None:
+        raise FrameError("array %r: there is no shared memory" % entry["name"])
+    try:
+        return arena.read(entry["at"], entry["nbytes"])
+    except ValueError as error:
+        raise FrameError("array %r: %s" % (entry["name"], error)) from None
 
 
 def _read_into(stream: BinaryIO, view: memoryview) -> None:
@@ -191,23 +214,26 @@ def _error_frame(error: BaseException) -> Dict[str, Any]:
     }
 
 
-def serve(jobs: Mapping[str, Any], requests: BinaryIO, answers: BinaryIO) -> None:
+def serve(jobs: Mapping[str, Any], requests: BinaryIO, answers: BinaryIO, *, arenas: Any = None) -> None:
     """Answer requests until their stream ends; a job's exception is its answer, not the end."""
+    asked, answered = arenas or (None, None)
 
     def report(fraction: Optional[float], message: str) -> None:
         write_frame(answers, {"kind": "progress", "fraction": fraction, "message": message})
 
     while True:
-        frame = read_frame(requests)
+        frame = read_frame(requests, arena=asked)
         if frame is None:
             return
         header, arrays = frame
+        if answered is not None:
+            answered.start()
         try:
             if header.get("job") not in jobs:
                 raise LookupError("there is no job %r" % (header.get("job"),))
             result = jobs[header["job"]](header.get("request", {}), arrays, report)
             body, out = result if isinstance(result, tuple) else (result, {})
-            write_frame(answers, {"kind": "result", "body": body}, out)
+            write_frame(answers, {"kind": "result", "body": body}, out, arena=answered)
         except Exception as error:
             write_frame(answers, _error_frame(error))
         del arrays, frame
@@ -221,14 +247,21 @@ def main(arguments: List[str]) -> int:
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
     _offer_our_package()
+    arenas = _take_arenas() if os.environ.get(ARENAS) else None
     try:
         jobs = _load_jobs(arguments[0])
     except Exception as error:
         write_frame(answers, _error_frame(error))
         return 1
     write_frame(answers, {"kind": "ready", "protocol": PROTOCOL, "python": sys.version.split()[0]})
-    serve(jobs, requests, answers)
+    serve(jobs, requests, answers, arenas=arenas)
     return 0
+
+
+def _take_arenas() -> Any:
+    from modelreg.registry.toolchains.shared import take_arenas  # noqa: PLC0415 - it needs NumPy
+
+    return take_arenas(os.environ.pop(ARENAS))
 
 
 if __name__ == "__main__":

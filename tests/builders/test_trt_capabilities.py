@@ -12,6 +12,7 @@ import pytest
 import modelreg.builders.trt as builder_job
 import modelreg.registry.toolchains.trt_session as session_module
 import modelreg.runtime.trt as runner_job
+import modelreg.runtime.trt_bench as bench_job
 from modelreg.builders import trt_calibrator, trt_config, trt_network, trt_rtx
 from modelreg.builders.precision import offered, translate
 from modelreg.builders.trt_capabilities import CAPABILITIES, has, version_numbers
@@ -23,7 +24,8 @@ API = json.loads((Path(__file__).parent / "recorded" / "api.json").read_text())
 RELEASES: list[str] = API["releases"]
 
 FULL = [builder_job, trt_calibrator, trt_config, trt_network, trt_log, trt_debug, session_module, runner_job]
-RTX = [trt_rtx, trt_config, trt_network, trt_log, trt_debug, session_module, runner_job]
+FULL += [bench_job]
+RTX = [trt_rtx, trt_config, trt_network, trt_log, trt_debug, session_module, runner_job, bench_job]
 
 CLASSES = {
     "builder": "Builder",

@@ -17,16 +17,18 @@ from modelreg.registry.errors import BusyError, StorageError
 from modelreg_testing.storage_faults import in_child
 
 AT = datetime(2026, 11, 30, 2, 0, 0, tzinfo=timezone.utc)
+ENGINE = {"plan": "p", "golden_set": "g", "target": "cpu"}
+LATER = AT + timedelta(days=365)
 STEPS = ("_write", "_name", "_point", "_sync")
 
 
 def files(word: str) -> dict[str, bytes]:
-    body = {"schema": 1, "kind": "modelreg-nightly", "word": word}
+    body = {"schema": 1, "kind": "modelreg-nightly", "word": word, "host": {"name": "lab"}, "channels": []}
     return {"nightly.json": json.dumps(body).encode(), "nightly.html": b"<p>" * 1000}
 
 
 def words(folder: Path) -> list[str]:
-    return [str(night["word"]) for night in read_nights(folder, newest=100).documents]
+    return [str(night["word"]) for night in read_nights(folder, newest=100, now=LATER).documents]
 
 
 def killing(step: str, *, after: bool) -> Callable[[], None]:
@@ -91,8 +93,42 @@ def test_only_the_newest_nights_are_kept_and_nothing_else_is_touched(tmp_path: P
 def test_a_night_that_cannot_be_read_is_named(tmp_path: Path, content: bytes) -> None:
     write_night(tmp_path, files("good"), at=AT)
     bad = write_night(tmp_path, {"nightly.json": content}, at=AT + timedelta(days=1))
-    found = read_nights(tmp_path, newest=30)
+    found = read_nights(tmp_path, newest=30, now=LATER)
     assert ([night["word"] for night in found.documents], found.unreadable) == (["good"], (bad.name,))
+
+
+@pytest.mark.parametrize(
+    "channels",
+    [
+        None,
+        [{"model": "lenet"}],
+        [{"model": "lenet", "engines": [{"plan": "p", "golden_set": "g", "measured": {}}]}],
+        [{"model": "lenet", "engines": [{**ENGINE, "measured": {"m": {}}}]}],
+        [{"model": "lenet", "engines": [{**ENGINE, "measured": {"m": {"value": "x"}}}]}],
+        [{"model": "lenet", "engines": [{**ENGINE, "measured": {"m": {"value": float("nan")}}}]}],
+    ],
+)
+def test_a_night_that_cannot_be_compared_with_is_none_that_can_be_read(tmp_path: Path, channels: object) -> None:
+    body = {"schema": 1, "kind": "modelreg-nightly", "host": {"name": "lab"}, "channels": channels}
+    night = write_night(tmp_path, {"nightly.json": json.dumps(body).encode()}, at=AT)
+    assert read_nights(tmp_path, newest=30, now=LATER).unreadable == (night.name,)
+
+
+def test_nights_that_are_ahead_of_the_clock_are_set_apart(tmp_path: Path) -> None:
+    for day in (-2, -1, 0, 300, 301):
+        write_night(tmp_path, files(str(day)), at=AT + timedelta(days=day))
+    found = read_nights(tmp_path, newest=2, now=AT)
+    assert [night["word"] for night in found.documents] == ["-1", "0"]
+    assert len(found.ahead) == 2
+
+
+def test_tonight_stays_where_the_clock_went_back(tmp_path: Path) -> None:
+    write_night(tmp_path, files("ahead"), at=AT + timedelta(days=300))
+    write_night(tmp_path, files("old"), at=AT - timedelta(days=1))
+    tonight = write_night(tmp_path, files("tonight"), at=AT)
+    assert prune_nights(tmp_path, keep=1, but=tonight) == 1
+    assert words(tmp_path) == ["tonight", "ahead"]
+    assert (tmp_path / LATEST / "nightly.json").is_file()
 
 
 def test_a_folder_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 import signal
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,12 +15,13 @@ from xml.etree import ElementTree as Tree
 import pytest
 from junitparser import JUnitXml
 
-from modelreg.cli import night_checks
+from modelreg.cli import night_checks, night_files
 from modelreg.cli.night_files import only_one
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.leases import Holder, hold
 from modelreg.registry.policy_events import list_reasons
 from modelreg.registry.references import ModelReference
+from modelreg.registry.storage.writing import host_name
 from modelreg.registry.versions import get_version
 from modelreg.runtime.runner import WorkerRunner
 from modelreg_testing.checkout import ROOT
@@ -111,6 +115,42 @@ def test_its_verdicts_are_kept_as_those_of_validate_are(good: Shop) -> None:
     report = good.cli("report", "lenet@production", "--json").document
     assert report["validations"][0]["report_digest"] == engine["report_digest"]
     assert good.cli("which", "lenet@production", "--json").document["generation"] == 2
+
+
+def test_what_killed_ones_left_is_swept_and_a_night_of_the_future_is_told_and_not_compared_with(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    for purpose in ("validate", "nightly", "run"):  # their owners hold no lock any more
+        (place / f"modelreg-{purpose}-{host_name()}.killed").mkdir()
+        (place / f"modelreg-{purpose}-{host_name()}.killed" / "golden.safetensors").write_bytes(bytes(1000))
+    ahead = shop.path / "nights" / "29990101T020000Z"
+    shutil.copytree(latest(shop), ahead)
+    done = shop.cli("nightly", "--keep", 1)
+    assert done.code == 0, done.err
+    assert list(place.iterdir()) == []
+    body = document(shop)
+    assert body["nights"] == 1
+    message = "1 of the nights here are dated after this one, and are not compared with it"
+    assert findings(body, "history") == [("warning", ahead.name, message)]
+
+
+def test_where_reports_cannot_be_written_what_was_found_is_told_and_the_worst_counts(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    damage(blobs_of(shop, 2)[0])
+    monkeypatch.setattr(night_files, "_write", full)
+    done = shop.cli("nightly")
+    assert done.code == 6
+    assert "damage" in done.out
+    assert "cannot write the report of the night into" in done.err
+    assert [path.name for path in (shop.path / "nights").iterdir() if path.name.startswith(".")] == []
+    assert len(document(shop)["findings"]) == 0  # `latest` is the night before
 
 
 # -- nights before ---------------------------------------------------------------------------------------------

@@ -111,6 +111,7 @@ def test_a_verdict_that_does_not_count_any_more_is_reported_as_such(shop: Shop) 
     policy.parent.mkdir()
     policy.write_text('[[rules]]\nmetric = "sqnr_db"\nlimit = 120\n')
     document = shop.cli("report", "lenet:2", "--json").document
+    assert document["verdict"] == "incomplete"
     assert "sqnr_db >= 90 was looser than >= 120" in document["validations"][0]["objection"]
 
 

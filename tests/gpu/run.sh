@@ -8,7 +8,7 @@
 # PYTHON (default: python3) has modelreg, PyTorch and pytest; MODELREG_GPU_TOOLCHAIN is the interpreter that has
 # TensorRT and cuda-bindings; MODELREG_GPU_TARGET is found where it is not given; MODELREG_GPU_TACTICS (default: none)
 # says where kernels may come from; the run ends after MODELREG_GPU_LIMIT_S seconds (default: 480). A stage that fails
-# does not stop the others; the exit code is then 1.
+# does not stop the others; the exit code is then 1. MODELREG_GPU_STAGES names the files of tests/gpu that are run.
 set -uo pipefail
 
 rehearse=
@@ -52,7 +52,10 @@ export MODELREG_GPU_UNTIL CUBLAS_WORKSPACE_CONFIG=:4096:8 NO_COLOR=1 COLUMNS=120
 unset MODELREG_HOME
 
 rm -f "$results"/{results.json,gpu-results.md,commands.log,pytest.log,inspector-*.json.gz}
-files=(tests/gpu/test_{release,latency,refusals,layers,resnet50}.py)
+files=()
+for stage in ${MODELREG_GPU_STAGES:-release latency refusals elsewhere layers resnet50 devices}; do
+    files+=("tests/gpu/test_$stage.py")
+done
 timeout --signal=INT --kill-after=20 "$limit" \
     "$python" -m pytest -m gpu -p no:cacheprovider -p no:randomly -W default -v --durations=0 --durations-min=1 \
     "${files[@]}" 2>&1 | tee "$results/pytest.log"

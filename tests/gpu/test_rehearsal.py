@@ -64,6 +64,20 @@ def test_it_says_how_it_is_called(words: tuple[str, ...]) -> None:
     assert "tests/gpu/run.sh FOLDER" in told.stderr
 
 
+def test_serving_alone_has_a_script_that_takes_the_same() -> None:
+    script = SCRIPT.with_name("serving.sh")
+    told = subprocess.run([str(script)], capture_output=True, text=True, check=False)
+    assert told.returncode == 2
+    assert "tests/gpu/run.sh FOLDER" in told.stderr
+
+
+def test_what_was_served_is_in_the_page_with_its_own_columns() -> None:
+    body = Recorder(Path("nowhere")).body | {"environment": {"rehearsal": True}}
+    body["serving"] = [{"what": "batching", "rows_s": 12345.6, "p99_ms": 1.23456}, {"what": "batching", "rows_s": 7.0}]
+    page = render(body)
+    assert "Serving: batching\n\n| rows_s | p99_ms |\n| --- | --- |\n| 12346 | 1.235 |\n| 7 | - |" in page
+
+
 def test_a_toolchain_that_is_not_there_is_named(tmp_path: Path) -> None:
     told = run(tmp_path, MODELREG_GPU_TOOLCHAIN="/nowhere/python")
     assert told.returncode == 2
@@ -137,6 +151,18 @@ def test_the_page_of_a_gpu_run_has_every_number_and_says_what_failed() -> None:
         "latency": [
             {"network": "resnet18", "precision": "fp16", "batch": 64, "runner_to_bare": 1.01, **times},
         ],
+        "bench": [
+            {
+                "settings": {"cuda_graph": True, "streams": 2},
+                "clocks": [{"said": "clocks not read"}],
+                "latencies": [
+                    {
+                        **{"version": "resnet18:1", "precision": "fp16", "batch": 64, "throughput": 12345.6},
+                        "boundaries": {"gpu-compute": {"median_ms": 0.5}, "enqueue": {"median_ms": 0.25}},
+                    }
+                ],
+            }
+        ],
         "stages": [{"name": "test_x", "outcome": "failed", "seconds": 1.0, "reason": "\nbad | worse\nmore"}],
     }
     page = render(body)
@@ -144,6 +170,7 @@ def test_the_page_of_a_gpu_run_has_every_number_and_says_what_failed() -> None:
     assert "TensorRT 8.6.0, PyTorch 2.11.0" in page
     assert "| resnet18:1 | fp16 | pass | 0.999994 | - | - | - | 3.00 | 12.0 |" in page
     assert "| resnet18 | fp16 | 64 | 0.310 | - | - | 1.01 | - | 2.500 | - | - |" in page
+    assert "| resnet18:1 fp16 | 64 | on | 2 | 0.250 | - | 0.500 | - | - | 12,346 |" in page
     assert "| test_x | failed | 1.0 | bad \\| worse |" in page
     empty: dict[str, Any] = {"environment": {"rehearsal": True}, "engines": [], "latency": [], "stages": []}
     assert "A rehearsal" in render(empty)

@@ -26,8 +26,8 @@ import signal
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0003"
-down_revision = "0002"
+revision = "0004"
+down_revision = "0003"
 
 
 def upgrade():
@@ -58,7 +58,7 @@ def make_scripts(folder: Path, *, then: str = "pass") -> Path:
     """Return the project's revisions with one more that rebuilds two parent tables."""
     scripts = folder / "scripts 100%"
     shutil.copytree(SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "r0003_next.py").write_text(REVISION.format(then=then))
+    (scripts / "versions" / "r0004_next.py").write_text(REVISION.format(then=then))
     return scripts
 
 
@@ -99,7 +99,7 @@ def test_making_it_again_changes_nothing(populated: Path) -> None:
 def test_down_and_up_again_brings_every_table_back_empty(populated: Path) -> None:
     assert all(counts(populated).values()), "every table must have rows, or its count proves nothing"
     down = downgrade_database(sqlite_url(populated), revision="base")
-    assert (down.before, down.after) == ("0002", None)
+    assert (down.before, down.after) == ("0003", None)
     with sqlite3.connect(populated) as connection:
         left = {
             name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'index')")
@@ -115,10 +115,11 @@ def test_down_and_up_again_brings_every_table_back_empty(populated: Path) -> Non
 
 def test_a_registry_of_before_registered_toolchains_keeps_every_other_row(populated: Path) -> None:
     before = counts(populated)
+    samples = before["benchmark"]  # every benchmark of `populate` names a blob of its own
     downgrade_database(sqlite_url(populated), revision="0001")
     up = upgrade_database(sqlite_url(populated))
-    assert (up.before, up.after) == ("0001", "0002")
-    assert counts(populated) == {**before, "toolchain_state": 0}
+    assert (up.before, up.after) == ("0001", "0003")
+    assert counts(populated) == {**before, "toolchain_state": 0, "benchmark": 0, "blob": before["blob"] - samples}
     with Database.open(sqlite_url(populated)) as database:
         assert database.check() == []
         with database.read() as connection:
@@ -140,13 +141,13 @@ def test_rebuilding_parent_tables_keeps_every_row_up_and_down(populated: Path, t
     before = counts(populated)
     scripts = make_scripts(tmp_path)
     up = upgrade_database(sqlite_url(populated), scripts=scripts)
-    assert (up.before, up.after) == ("0002", "0003")
+    assert (up.before, up.after) == ("0003", "0004")
     assert counts(populated) == before
     with sqlite3.connect(populated) as connection:
         assert connection.execute("SELECT notes FROM version").fetchall() == [("",)] * before["version"]
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
     connection.close()
-    downgrade_database(sqlite_url(populated), revision="0002", scripts=scripts)
+    downgrade_database(sqlite_url(populated), revision="0003", scripts=scripts)
     assert counts(populated) == before
     with Database.open(sqlite_url(populated)) as database:
         assert database.check() == []
@@ -206,7 +207,7 @@ def test_a_killed_migration_leaves_the_database_as_it_was(populated: Path, tmp_p
     result = subprocess.run([sys.executable, "-c", code, populated, scripts], check=False)
     assert result.returncode == -signal.SIGKILL
     assert dump(populated) == before
-    (scripts / "versions" / "r0003_next.py").write_text(REVISION.format(then="pass"))
+    (scripts / "versions" / "r0004_next.py").write_text(REVISION.format(then="pass"))
     upgrade_database(sqlite_url(populated), scripts=scripts)
     assert counts(populated) == rows
 
@@ -244,12 +245,12 @@ def test_three_backups_are_kept_and_their_numbers_go_on(populated: Path, tmp_pat
     stray.touch()
     for _ in range(3):
         upgrade_database(sqlite_url(populated), scripts=scripts)
-        downgrade_database(sqlite_url(populated), revision="0002", scripts=scripts)
+        downgrade_database(sqlite_url(populated), revision="0003", scripts=scripts)
     kept = sorted(path.name for path in populated.parent.glob("registry.db.backup-0*"))
     assert kept == [
-        "registry.db.backup-000004-0003",
-        "registry.db.backup-000005-0002",
-        "registry.db.backup-000006-0003",
+        "registry.db.backup-000004-0004",
+        "registry.db.backup-000005-0003",
+        "registry.db.backup-000006-0004",
     ]
     assert stray.exists()
 
@@ -276,11 +277,11 @@ def test_a_downgrade_goes_down_only(populated: Path, tmp_path: Path) -> None:
     scripts = make_scripts(tmp_path)
     with pytest.raises(UsageError, match="no schema revision '0007'") as caught:
         downgrade_database(sqlite_url(populated), revision="0007")
-    assert caught.value.hint() == "Known: base, 0001, 0002."
-    with pytest.raises(SchemaVersionError, match="older than schema 0003"):
-        downgrade_database(sqlite_url(populated), revision="0003", scripts=scripts)
-    assert not downgrade_database(sqlite_url(populated), revision="0002", scripts=scripts).is_change
-    assert revision(populated) == "0002"
+    assert caught.value.hint() == "Known: base, 0001, 0002, 0003."
+    with pytest.raises(SchemaVersionError, match="older than schema 0004"):
+        downgrade_database(sqlite_url(populated), revision="0004", scripts=scripts)
+    assert not downgrade_database(sqlite_url(populated), revision="0003", scripts=scripts).is_change
+    assert revision(populated) == "0003"
 
 
 def test_what_cannot_be_made_or_found_is_one_line(tmp_path: Path) -> None:
@@ -303,7 +304,7 @@ def test_an_upgrade_waits_for_a_writer_and_then_says_who_is_in_the_way(populated
     scripts = make_scripts(tmp_path)
     with Database(sqlite_url(populated)) as database, database.write(), pytest.raises(BusyError, match="stayed locked"):
         upgrade_database(sqlite_url(populated), timeout_s=0.1, scripts=scripts)
-    assert revision(populated) == "0002"
+    assert revision(populated) == "0003"
 
 
 def test_the_environment_can_be_imported_without_running() -> None:
@@ -313,8 +314,8 @@ def test_the_environment_can_be_imported_without_running() -> None:
 
 
 def test_a_backup_that_cannot_be_written_stops_the_upgrade(populated: Path, tmp_path: Path) -> None:
-    populated.with_name("registry.db.backup-000001-0002.tmp").mkdir()
+    populated.with_name("registry.db.backup-000001-0003.tmp").mkdir()
     before = dump(populated)
-    with pytest.raises(DatabaseError, match=r"registry\.db\.backup-000001-0002 cannot be written: Is a directory"):
+    with pytest.raises(DatabaseError, match=r"registry\.db\.backup-000001-0003 cannot be written: Is a directory"):
         upgrade_database(sqlite_url(populated), scripts=make_scripts(tmp_path))
     assert dump(populated) == before

@@ -108,9 +108,11 @@ def test_every_step_down_and_up_again_keeps_what_its_tables_hold(populated: Post
     after, _ = contents(populated)
     kept = {name for (name,) in populated.execute("SELECT table_name FROM information_schema.tables")} & before.keys()
     assert kept == set(metadata.tables)
-    assert {name: after[name] for name in ("version", "engine", "event", "activation", "blob")} == {
-        name: before[name] for name in ("version", "engine", "event", "activation", "blob")
+    assert {name: after[name] for name in ("version", "engine", "event", "activation")} == {
+        name: before[name] for name in ("version", "engine", "event", "activation")
     }
+    # An older program has no word for the blobs of benchmarks: their rows go with the table, one each.
+    assert after["blob"] == before["blob"] - before["benchmark"]
     with Database.open(populated.url) as database:
         assert database.check() == []
         with database.read() as connection:

@@ -210,14 +210,14 @@ def set_revision(database: Database, statement: str) -> sa.URL:
 @pytest.mark.parametrize("newer", ["0003", "9999", "abc"])
 def test_a_newer_schema_is_refused_with_what_to_do(database: Database, newer: str) -> None:
     url = set_revision(database, f"UPDATE alembic_version SET version_num = '{newer}'")
-    with pytest.raises(SchemaVersionError, match=f"has schema {newer}, this modelreg knows 0002") as caught:
+    with pytest.raises(SchemaVersionError, match=f"has schema {newer}, this modelreg knows 0003") as caught:
         Database.open(url)
     assert "upgrade modelreg" in caught.value.hint()
 
 
 def test_an_older_schema_is_refused_with_the_command_that_helps(database: Database) -> None:
     url = set_revision(database, "UPDATE alembic_version SET version_num = '0000'")
-    with pytest.raises(SchemaVersionError, match="has schema 0000, this modelreg needs 0002") as caught:
+    with pytest.raises(SchemaVersionError, match="has schema 0000, this modelreg needs 0003") as caught:
         Database.open(url)
     assert caught.value.hint() == "Run `modelreg db upgrade`."
 

@@ -79,7 +79,7 @@ def test_a_schema_that_went_ahead_of_the_migrations_is_seen(tmp_path: Path, chan
     elif change == "index":
         sa.Index(None, ahead.tables["engine"].c.plan_digest)
     else:
-        sa.Table("benchmark", ahead, sa.Column("id", sa.Integer, primary_key=True))
+        sa.Table("plugin", ahead, sa.Column("id", sa.Integer, primary_key=True))
     with make_database(tmp_path) as database, database.read() as connection:
         assert len(differences(connection, ahead)) == 1
 

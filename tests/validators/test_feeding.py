@@ -41,6 +41,35 @@ def test_an_open_first_axis_is_cut_into_batches_of_64_or_as_captured() -> None:
     assert numbers(plan([(spec("x", None), (150, 3))])) == (150, 64, 3)
 
 
+def profile(**largest: int) -> dict[str, Any]:
+    """Return a profile from one row to so many for each input."""
+    return {name: {"min": [1, 3], "opt": [1, 3], "max": [rows, 3]} for name, rows in largest.items()}
+
+
+def test_no_run_has_more_rows_than_the_engine_takes() -> None:
+    # Seen on a GPU: a profile of 1 to 32 images could not be validated, since the golden set was run 64 at a time.
+    feed = plan([(X, (150, 3))])
+    assert numbers(feed.within([profile(x=32)])) == (150, 32, 5)
+    assert feed.within([profile(x=32)]).rows == {"x": 32}
+    assert numbers(feed.within([profile(x=1), profile(x=50)])) == (150, 50, 3)
+    assert feed.within([profile(x=64)]) == feed.within([profile(x=512)]) == feed.within([]) == feed
+    captured = plan([(X, (150, 3))], batch="50")
+    assert numbers(captured.within([profile(x=20)])) == (150, 20, 8)
+
+
+def test_the_input_that_takes_fewest_rows_decides_and_what_has_no_profile_does_not() -> None:
+    feed = plan([(X, (150, 3)), (spec("z", ("N", 3)), (150, 3)), (spec("fixed", (5, 3)), (5, 3))])
+    within = feed.within([profile(x=32, z=16)])
+    assert numbers(within) == (150, 16, 10)
+    assert within.rows == {"x": 16, "z": 16, "fixed": None}
+    assert numbers(feed.within([profile(x=32)])) == (150, 32, 5)
+
+
+def test_runs_that_have_a_value_of_their_own_stay_as_they_were_captured() -> None:
+    feed = plan([(X, (100, 3)), (spec("scale", ()), (2,))], batch="50")
+    assert feed.within([profile(x=10)]) == feed
+
+
 @pytest.mark.parametrize("batch", ["0", "-1", "many", "", "1.5", "\uff16"])
 def test_a_batch_that_is_no_number_of_rows_is_refused(batch: str) -> None:
     with pytest.raises(GoldenSetError, match="metadata 'batch'"):

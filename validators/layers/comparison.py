@@ -130,6 +130,7 @@ def compare_layers(
     most: int = MOST_UNITS,
     worst: Sequence[int] = (),
     batch: int = 0,
+    profiles: Sequence[Json] = (),
     progress: Progress = lambda _fraction, _what: None,
 ) -> LayerReport:
     """
@@ -149,13 +150,14 @@ def compare_layers(
         most: The most samples to look at.
         worst: Samples whose outputs are bad, the worst first: some of them are looked at in any case.
         batch: The engine is compared with itself, in runs of so many samples, where only these are wrong.
+        profiles: Those of the engine: no run has more samples than they cover.
         progress: Called with the part that is done.
 
     Raises:
         GoldenSetError: The golden set does not fit the model, or is damaged.
     """
     signature = version.source.signature
-    checked = check_golden(golden, signature)
+    checked = check_golden(golden, signature, profiles=profiles)
     kept = read_kept(golden, samples=checked.samples)
     units = choose_units(golden, checked, signature, kept, most=most, worst=worst)
     progress(0.0, "matching layers")
@@ -166,7 +168,13 @@ def compare_layers(
         found = _measure_by_batch(rows, units, source, candidate, isolating, batch=batch, progress=progress)
     else:
         found = measure_layers(
-            rows, units=units, source=source, candidate=candidate, isolating=isolating, progress=progress
+            rows,
+            units=units,
+            source=source,
+            candidate=candidate,
+            isolating=isolating,
+            most=min(GROUP, checked.feed.batch),
+            progress=progress,
         )
     shown = {each.row.name for each in found}
     gone = {**gone, **{row.name: "the engine does not show it" for row in rows if row.name not in shown}}

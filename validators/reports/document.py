@@ -62,7 +62,9 @@ def make_document(
         "source": {"sha256": version.source.digest, "path": version.source.files[0].path},
         "golden_set": golden_digest,
         "channel": channel,
-        "verdict": _verdict([each.report for each in judged], is_complete=not left_out),
+        "verdict": _verdict(
+            [each.report for each in judged], is_complete=not left_out and not any(each.objection for each in judged)
+        ),
         "validations": [_validation(each) for each in judged],
         "skipped": left_out,
         "history": [_past(each) for each in history],
@@ -93,7 +95,11 @@ def parse_stored_report(content: bytes, *, validation: ValidationRecord) -> Json
 
 
 def _verdict(reports: Sequence[Json], *, is_complete: bool) -> str:
-    """Return `fail` or `error` if an engine has it, `pass` if all engines do, else `incomplete`: nothing was shown."""
+    """
+    Return `fail` or `error` if an engine has it, `pass` if all engines have one that counts, else `incomplete`.
+
+    A pass under an older policy, or against an older golden set, shows nothing about now.
+    """
     verdicts = {report["verdict"] for report in reports}
     for bad in ("fail", "error"):
         if bad in verdicts:

@@ -54,6 +54,9 @@ def _add_suite(root: Tree.Element, document: Json, validation: Json) -> None:
     if report["verdict"] != "pass" and not any(gate["outcome"] in _BAD for gate in report["gates"]):
         case = _case(suite, document, engine, "verdict")
         Tree.SubElement(case, "failure", type="verdict", message="no gate passed that is evidence")
+    if validation["objection"] and report["verdict"] == "pass":
+        case = _case(suite, document, engine, "verdict")
+        Tree.SubElement(case, "skipped", message=f"it does not count any more: {clean(validation['objection'])}")
     _count(suite)
 
 

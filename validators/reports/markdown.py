@@ -50,7 +50,9 @@ def code(text: object) -> str:
     flat = clean(text).strip() or "-"
     ticks = "`" * (max((len(run) for run in re.findall("`+", flat)), default=0) + 1)
     space = " " if flat.startswith("`") or flat.endswith("`") else ""
-    flat = flat.replace("|", "\\|")  # a table is cut at its bars before code spans are found
+    # A table is cut at its bars before code spans are found, and `\\` is one escaped backslash there: only an odd
+    # number of them before a bar keeps it in its cell.
+    flat = re.sub(r"(\\*)\|", lambda found: found[1] + ("\\|" if len(found[1]) % 2 == 0 else "\\\\|"), flat)
     return f"{ticks}{space}{flat}{space}{ticks}"
 
 
@@ -70,6 +72,8 @@ def _engine_row(validation: Json) -> str:
     runs = next((each.get("runs") for each in report["passes"] if each.get("runs")), None)
     median = f"{number(runs['p50_ms'])} ms" if runs else "-"
     verdict = f"{_SIGNS.get(report['verdict'], '')} {report['verdict']}"
+    if validation["objection"] and report["verdict"] == "pass":
+        verdict = f"{_SIGNS['incomplete']} {report['verdict']}, which does not count any more"
     return f"| {engine['id']} {code(engine['target'])} | {code(engine['precision'])} | {verdict} | {gates} | {median} |"
 
 

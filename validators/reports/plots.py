@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,9 @@ from modelreg.validators.reports.svg import Bar, Plot, draw_bars, draw_intervals
 _LEAST_DB = -20.0
 _WIDE = 1040.0
 _LABELLED_LAYERS = 3
-_MOST_TICKS = 12
+_MOST_TICKS = 8
+_HALF = 480.0
+"""The width of plots that stand side by side: all of one must be in sight."""
 
 
 def layer_rows(layers: Any) -> list[Json]:
@@ -77,7 +80,7 @@ def plot_histogram(histogram: Json, *, output: str, key: str) -> str:
     bars = [
         Bar(
             value=100.0 * found / total,
-            hint=f"{number(2.0 ** (first + index))} to {number(2.0 ** (first + index + 1))}: "
+            hint=f"{number(_power(first + index))} to {number(_power(first + index + 1))}: "
             f"{number(round(100.0 * found / total, 4))} %",
         )
         for index, found in enumerate(counts)
@@ -86,22 +89,28 @@ def plot_histogram(histogram: Json, *, output: str, key: str) -> str:
     plot = Plot(
         title=f"Distribution of the errors of {clean(output)}",
         description=(
-            f"Most errors lie between {number(2.0 ** (first + largest))} and {number(2.0 ** (first + largest + 1))}; "
+            f"Most errors lie between {number(_power(first + largest))} and {number(_power(first + largest + 1))}; "
             f"{number(round(100.0 * histogram.get('zeros', 0) / total, 4))} % of the values have none."
         ),
         y_label="% of the values",
         x_label="absolute error",
         x_ticks=_decades(first, len(counts)),
+        width=_HALF,
     )
     return draw_bars(plot, bars, key=key)
 
 
+def _power(exponent: int) -> float:
+    """Return a power of two, infinity for one that no double holds."""
+    return math.ldexp(1.0, exponent) if exponent < sys.float_info.max_exp else math.inf
+
+
 def _decades(first: int, count: int) -> dict[float, str]:
-    """Return ticks at powers of ten on an axis of powers of two, at most a dozen; at both ends where there is none."""
+    """Return ticks at powers of ten on an axis of powers of two, not too many; at both ends where there is none."""
     low, high = first * math.log10(2), (first + count) * math.log10(2)
     powers = range(math.ceil(low), math.floor(high) + 1)
     if len(powers) < 2:
-        return {0.0: number(2.0**first), 1.0: number(2.0 ** (first + count))}
+        return {0.0: number(_power(first)), 1.0: number(_power(first + count))}
     every = math.ceil(len(powers) / _MOST_TICKS)
     return {(power - low) / (high - low): f"1e{power}" for power in powers if power % every == 0}
 
@@ -213,5 +222,6 @@ def _plot_series(name: str, gates: Mapping[int, Json], *, key: str) -> str:
         x_ticks={points[i][0]: str(version) for i, version in enumerate(versions) if i % every == 0},
         limit=as_finite(newest["limit"]),
         limit_label=f"limit {limit_of(newest)}",
+        width=_HALF,
     )
     return draw_line(plot, points, key=key)

@@ -111,18 +111,23 @@ def _result(document: Json, engine: Json, gate: Json) -> Json:
 def _invocation(document: Json) -> Json:
     """Return how the run went; what was skipped is told here, since it is no finding."""
     notes = [
-        (f"{cell_of(each['report']['engine'])}: {name_of(gate)}", explain(gate))
+        (f"{cell_of(each['report']['engine'])}: {name_of(gate)} was skipped", explain(gate))
         for each in document["validations"]
         for gate in each["report"]["gates"]
         if gate["outcome"] == "skipped"
     ]
-    missing = [(cell_of(each["engine"]), clean(each["reason"])) for each in document["skipped"]]
+    missing = [(f"{cell_of(each['engine'])} was skipped", clean(each["reason"])) for each in document["skipped"]]
+    stale = [
+        (f"the verdict on {cell_of(each['report']['engine'])} does not count any more", clean(each["objection"]))
+        for each in document["validations"]
+        if each["objection"] and each["report"]["verdict"] == "pass"
+    ]
     return {
-        "executionSuccessful": not document["skipped"],
+        "executionSuccessful": not missing and not stale,
         "endTimeUtc": document["created_at"],
         "toolExecutionNotifications": [
-            {"level": level, "message": {"text": f"{what} was skipped: {reason}"}}
-            for level, some in (("note", notes), ("warning", missing))
+            {"level": level, "message": {"text": f"{what}: {reason}"}}
+            for level, some in (("note", notes), ("warning", missing), ("warning", stale))
             for what, reason in some
         ],
     }

@@ -13,6 +13,14 @@ _HEIGHT = 260.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 16.0, 30.0, 46.0
 _TICKS = 4
 _LONGEST_LABEL = 22
+_LINE = 13.0
+_SERIES_KINDS = 6  # the page's style has `s0` to `s5`
+LAST_OF_SERIES = 0.82
+"""Where lines of several end: their names follow."""
+_FURTHEST = 1e300
+"""What lies beyond is drawn here: the length of an axis must be a number too."""
+_FINEST = 1e-9
+"""The shortest axis, as a part of its values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +99,42 @@ def draw_line(plot: Plot, points: Sequence[tuple[float, float, str, str]], *, ke
     return _frame(plot, axis, "".join(parts), key=key)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line of several: its name, and position from 0 to `LAST_OF_SERIES`, value and hint of each point."""
+
+    name: str
+    points: Sequence[tuple[float, float, str]]
+
+
+def draw_series(plot: Plot, series: Sequence[Series], *, key: str) -> str:
+    """Return lines from zero upwards, told apart by colour and dashes, each named at its end; `key` is unique."""
+    axis = _Axis(0.0, max(value for each in series for _, value, _ in each.points))
+    labels = _spread([axis.y(each.points[-1][1]) for each in series])
+    parts = []
+    for index, (each, label_y) in enumerate(zip(series, labels, strict=True)):
+        kind = f"s{index % _SERIES_KINDS}"
+        places = [(plot.x(position), axis.y(value)) for position, value, _ in each.points]
+        joined = " ".join(f"{x:.2f},{y:.2f}" for x, y in places)
+        parts.append(f'<polyline class="{kind}" points="{joined}"/>')
+        for (x, y), (_, _, hint) in zip(places, each.points, strict=True):
+            parts.append(
+                f'<circle class="{kind}" cx="{x:.2f}" cy="{y:.2f}" r="4"><title>{_text(hint)}</title></circle>'
+            )
+        parts.append(_write(each.name, places[-1][0] + 10, label_y + 4, kind="start"))
+    return _frame(plot, axis, "".join(parts), key=key)
+
+
+def _spread(wanted: Sequence[float]) -> list[float]:
+    """Return places for labels as near as may be to those wanted, a line apart and above the axis."""
+    found = [0.0] * len(wanted)
+    lowest = _HEIGHT - _BOTTOM
+    for index in sorted(range(len(wanted)), key=lambda each: -wanted[each]):
+        found[index] = min(wanted[index], lowest)
+        lowest = found[index] - _LINE
+    return found
+
+
 def draw_intervals(plot: Plot, intervals: Sequence[tuple[float, float, float, str]], *, key: str) -> str:
     """Return points with intervals side by side: lower end, value, upper end and hint of each; `key` is unique."""
     values = [value for low, middle, high, _ in intervals for value in (low, middle, high)]
@@ -117,15 +161,19 @@ class _Axis:
     """The vertical axis: from values to places, with ticks at round values."""
 
     def __init__(self, low: float, high: float) -> None:
+        low, high = max(low, -_FURTHEST), min(high, _FURTHEST)
         if not high > low:
             high = low + 1.0
+        least = max(max(abs(low), abs(high)) * _FINEST, 1 / _FURTHEST)
+        if high - low < least:  # doubles so close to one another leave no room for ticks
+            low, high = low - least / 2, high + least / 2
         step = _round_step((high - low) / _TICKS)
         self.low, self.high = math.floor(low / step) * step, math.ceil(high / step) * step
         count = round((self.high - self.low) / step)
         self.ticks = [self.low + step * index for index in range(count + 1)]
 
     def y(self, value: float) -> float:
-        part = (value - self.low) / (self.high - self.low)
+        part = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return _HEIGHT - _BOTTOM - part * (_HEIGHT - _TOP - _BOTTOM)
 
 

@@ -48,11 +48,21 @@ class PretendDriver:
     def do_cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> None:  # noqa: N802
         value._obj.value = self.attributes[device.value][attribute]
 
+    def do_cuDeviceGetUuid_v2(self, number: Any, device: Any) -> None:  # noqa: N802
+        number._obj[15] = device.value + 1
+
+    def do_cuDeviceGetUuid(self, _number: Any, _device: Any) -> None:  # noqa: N802
+        """Leave it all zeros."""
+
     def do_cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> None:  # noqa: N802
         context._obj.value = 100 + device.value
 
     def do_cuCtxSetCurrent(self, context: Any) -> None:  # noqa: N802
         self.current = context.value - 100
+
+
+def uuid_of(number: int) -> str:
+    return f"GPU-00000000-0000-0000-0000-{number:012d}"
 
 
 @pytest.fixture
@@ -64,8 +74,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> PretendDriver:
 
 def test_gpus_are_told_by_target_and_name(driver: PretendDriver) -> None:
     assert gpu.list_gpus() == [
-        {"index": 0, "name": "NVIDIA H200", "target": "sm_90", "sm_count": 132},
-        {"index": 1, "name": "NVIDIA RTX A6000", "target": "sm_86", "sm_count": 84},
+        {"index": 0, "uuid": uuid_of(1), "name": "NVIDIA H200", "target": "sm_90", "sm_count": 132},
+        {"index": 1, "uuid": uuid_of(2), "name": "NVIDIA RTX A6000", "target": "sm_86", "sm_count": 84},
     ]
     assert driver.current == -1
 
@@ -73,6 +83,18 @@ def test_gpus_are_told_by_target_and_name(driver: PretendDriver) -> None:
 def test_the_first_gpu_of_a_target_becomes_the_current_one(driver: PretendDriver) -> None:
     assert gpu.use_gpu("sm_86")["name"] == "NVIDIA RTX A6000"
     assert driver.current == 1
+
+
+def test_another_gpu_than_the_one_that_was_asked_for_is_refused(driver: PretendDriver) -> None:
+    assert gpu.use_gpu("sm_86", uuid_of(2))["index"] == 1
+    assert gpu.use_gpu("sm_86", uuid_of(2).replace("GPU", "MIG"))["index"] == 1  # the driver does not tell the kind
+    with pytest.raises(gpu.GpuError, match=r"the GPU here is GPU-0+-.*1, and GPU-7 was asked for"):
+        gpu.use_gpu("sm_90", "GPU-7")
+
+
+def test_a_driver_that_tells_no_uuid_is_believed(driver: PretendDriver) -> None:
+    driver.refusing = "cuDeviceGetUuid_v2"
+    assert gpu.list_gpus()[1]["uuid"] == uuid_of(0)
 
 
 def test_a_target_without_a_gpu_is_refused(driver: PretendDriver) -> None:

@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -307,3 +308,13 @@ def test_another_interpreter_does_not_get_our_python_path(tmp_path: Path, monkey
     other.chmod(0o755)
     with Worker.start(str(other), write_faults(tmp_path), log_path=tmp_path / "log") as worker:
         assert worker.call("paths", {}, timeout_s=30)[0]["pythonpath"] is None
+
+
+def test_a_call_after_death_writes_into_nobody_elses_file(worker: Worker, tmp_path: Path) -> None:
+    with pytest.raises(WorkerDiedError):
+        worker.call("segfault", {}, timeout_s=60)
+    with ExitStack() as stack:
+        files = [stack.enter_context((tmp_path / str(number)).open("wb+")) for number in range(8)]  # the pipes' numbers
+        with pytest.raises(WorkerDiedError, match="has ended"):
+            worker.call("echo", {"text": "x" * 5000}, timeout_s=60)
+        assert [file.seek(0, 2) for file in files] == [0] * 8

@@ -94,7 +94,16 @@ class Recorder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.body: Json = {"schema": 1, "environment": {}, "stages": [], "engines": [], "latency": [], "facts": []}
+        self.body: Json = {
+            "schema": 1,
+            "environment": {},
+            "stages": [],
+            "engines": [],
+            "latency": [],
+            "bench": [],
+            "serving": [],
+            "facts": [],
+        }
 
     def add(self, section: str, entry: Json) -> None:
         """Append to a section."""

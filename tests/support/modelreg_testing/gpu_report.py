@@ -25,6 +25,9 @@ def render(body: Json) -> str:
         _engines(body["engines"]),
         "## Latency",
         _latency(body["latency"]),
+        "## As `modelreg bench` has it",
+        _bench(body.get("bench", [])),
+        *_serving(body.get("serving", [])),
         "## Stages",
         _stages(body["stages"]),
     ]
@@ -86,6 +89,46 @@ def _latency(entries: Sequence[Json]) -> str:
         "Median milliseconds of a batch on the GPU, between two events around each run, inputs already there; all "
         "columns of a row took turns in one run. `best PyTorch` is FP32 for FP32, else the better of the two FP16.\n\n"
     ) + _table(heads, rows)
+
+
+def _bench(entries: Sequence[Json]) -> str:
+    names = ("enqueue", "h2d", "gpu-compute", "d2h", "latency")
+    rows = []
+    for each in entries:
+        graph, streams = "on" if each["settings"]["cuda_graph"] else "off", str(each["settings"]["streams"])
+        for row in each["latencies"]:
+            found = row["boundaries"]
+            cells = [_ms(found.get(name)) for name in names]
+            name = f"{row['version']} {row['precision']}"
+            rows.append((name, str(row["batch"]), graph, streams, *cells, f"{row['throughput']:,.0f}"))
+    heads = ("engine", "batch", "graph", "streams", *names, "samples/s")
+    if not rows:
+        return "Nothing was timed."
+    clocks = dict.fromkeys(said["said"] for each in entries for said in each["clocks"])
+    return (
+        "Medians in milliseconds, trtexec's boundaries; throughput by the wall, of a loop in Python. "
+        + ". ".join(clocks)
+        + ".\n\n"
+        + _table(heads, rows)
+    )
+
+
+def _serving(entries: Sequence[Json]) -> list[str]:
+    """Return a table for each kind of line, with the columns that it has."""
+    kinds = dict.fromkeys(each["what"] for each in entries)
+    tables = []
+    for kind in kinds:
+        lines = [each for each in entries if each["what"] == kind]
+        heads = [name for name in lines[0] if name != "what"]
+        rows = [[_cell(line.get(name)) for name in heads] for line in lines]
+        tables.append(f"Serving: {kind}\n\n{_table(heads, rows)}")
+    return ["## Serving", *tables] if tables else []
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"
+    return "-" if value is None else _line(str(value)) or "-"
 
 
 def _stages(stages: Sequence[Json]) -> str:

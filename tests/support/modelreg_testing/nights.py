@@ -26,8 +26,9 @@ def plant_nights(nights: Path, values: Mapping[str, Sequence[float]]) -> None:
     newest = nights / "latest"
     real = json.loads((newest / "nightly.json").read_bytes())
     count = len(next(iter(values.values())))
+    tonight = datetime.strptime(newest.resolve().name[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
     for number in range(count):
-        at = datetime(2026, 1, 1, 2, tzinfo=timezone.utc) + timedelta(days=number)
+        at = tonight - timedelta(days=count - number)
         place = nights / at.strftime("%Y%m%dT%H%M%SZ")
         shutil.copytree(newest.resolve(), place)
         for channel in real["channels"]:

@@ -13,13 +13,24 @@ from typing import Any
 import sqlalchemy as sa
 
 from modelreg.config.policy import Policy, load_policy
-from modelreg.registry import blobs, engines, golden_sets, operations, releases, schema, validations, versions
+from modelreg.registry import (
+    benchmarks,
+    blobs,
+    engines,
+    golden_sets,
+    operations,
+    releases,
+    schema,
+    validations,
+    versions,
+)
 from modelreg.registry.clock import utc_now
 from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.database import Database, sqlite_url
 from modelreg.registry.pointers import Pointer, next_pointer
 from modelreg.registry.records import (
     ActivationRecord,
+    BenchmarkRecord,
     EngineRecord,
     GateResult,
     SourceInfo,
@@ -200,6 +211,32 @@ def add_validation(
     )
 
 
+def add_benchmark(
+    connection: sa.Connection, engine: EngineRecord, *, batch: int = 1, median_ms: float = 0.5, word: object = 0
+) -> BenchmarkRecord:
+    """Add a benchmark of one batch size, by the host's clock."""
+    names = ("min_ms", "median_ms", "mean_ms", "p90_ms", "p95_ms", "p99_ms", "max_ms")
+    figures: Json = {"boundaries": {"host": dict.fromkeys(names, median_ms)}, "queries": 10, "wall_s": 0.01}
+    figures |= {"queries_per_s": 1000.0, "throughput": 1000.0 * batch}
+    measured = benchmarks.Measured(
+        batch=batch,
+        boundary="host",
+        figures=figures,
+        samples_digest=digest_of(f"samples {engine.id} {batch} {word}"),
+        samples_bytes=80,
+    )
+    (made,) = benchmarks.record_benchmarks(
+        connection,
+        engine=engine,
+        measured=[measured],
+        settings={"warmup_ms": 200.0, "streams": 1},
+        clocks={"before": {"gpus": []}, "after": {"gpus": []}},
+        host={"name": "worker", "gpus": []},
+        actor=ACTOR,
+    )
+    return made
+
+
 def add_release(
     connection: sa.Connection, version: VersionRecord, *, engines_by_target: Mapping[str, int]
 ) -> tuple[int, str]:
@@ -274,6 +311,7 @@ def populate(database: Database) -> None:
             engine = add_engine(connection, version)
             built.append(engine)
             add_validation(connection, engine)
+            add_benchmark(connection, engine)
             add_validation(connection, add_engine(connection, version, precision=Precision.FP16), verdict=Verdict.FAIL)
             add_engine(connection, version, precision=Precision.INT8, target="sm_90", status=EngineStatus.FAILED)
     first, _ = activate(database, made[0], engine=built[0])

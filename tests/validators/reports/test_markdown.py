@@ -51,3 +51,17 @@ def test_hostile_names_are_no_markup_and_mention_nobody() -> None:
 )
 def test_a_code_span_holds_any_text(text: str, span: str) -> None:
     assert code(text) == span
+
+
+def cells_of(row: str) -> list[str]:
+    """Return the cells of a table's row as GitHub's parser finds them: an escaped character is never a bar."""
+    return re.findall(r"(?:\\[!-/:-@\[-`{-~]|[^|])+", row.strip().strip("|"))
+
+
+@pytest.mark.parametrize("name", ["a|b", r"a\|b", r"a\\|b", r"a\\\|b", r"\||\|"])
+def test_no_name_leaves_its_cell(name: str) -> None:
+    assert len(cells_of(f"| {code(name)} | next |")) == 2
+    found = {**FAILED, "subject": name}
+    text = render_markdown(document(stored_report(found, verdict="fail")))
+    rows = [line for line in text.splitlines() if line.startswith("|") and code(name) in line]
+    assert [len(cells_of(row)) for row in rows] == [5]

@@ -223,3 +223,11 @@ def test_every_text_has_the_contrast_that_wcag_asks_in_light_dark_and_print(numb
 def test_what_failed_is_said_in_words_too() -> None:
     text = rendered(document(stored_report(FAILED, verdict="fail")))
     assert re.search(r'<span class="badge fail"><span aria-hidden="true">✗</span> fail</span>', text)
+
+
+def test_plots_side_by_side_are_as_wide_as_their_place() -> None:
+    text = render_page(every_outcome()).decode()
+    pairs = re.findall(r'<div class="pair">(.*?)</div>', text, flags=re.DOTALL)
+    widths = {float(width) for pair in pairs for width in re.findall(r'viewBox="0 0 (\d+)', pair)}
+    assert widths == {480.0}  # half of the page's 68rem, less what stands around
+    assert ".pair svg { min-width: 0; }" in text
