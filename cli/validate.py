@@ -35,7 +35,7 @@ from modelreg.registry.words import Precision
 
 if TYPE_CHECKING:
     from modelreg.registry.records import EngineRecord, ValidationRecord
-    from modelreg.registry.words import Precision
+    from modelreg.registry.words import Json, Precision
 
 
 @make_command(
@@ -104,7 +104,8 @@ def command(
     """Run the engines of REF over its golden set and compare their outputs with the reference's, gate by gate.
 
     Exits with 3 unless every engine passes; the verdicts are kept, and promote goes by the newest, unless it was
-    reached under a looser policy than the registry's own. With --layers, each layer is compared as well, with what
+    reached under a looser policy than the registry's own. An engine that failed and has been repaired since is left out
+    unless --engine names it. With --layers, each layer is compared as well, with what
     PyTorch gave where the golden set has activations (`modelreg layers REF` shows which tensor is which module).
     """
     reports.require_writable(as_json=invocation.as_json)
@@ -122,6 +123,11 @@ def command(
         channel=channel or reference.channel,
         against=against,
     )
+    for engine, repaired in work.superseded:
+        print_note(
+            f"engine {engine.id} ({engine.target.name} {engine.precision}) is left out: engine {repaired.id} is the"
+            f" same, repaired, and passed; --engine {engine.id} validates it all the same"
+        )
     if work.channel is not None:
         warn_of_unknown_channel(registry.home, registry.database, model=work.version.model, channel=work.channel)
     loosened = [line for lines in work.loosened.values() for line in lines]
@@ -153,6 +159,7 @@ def command(
                     for engine, validation in done.judged
                 ],
                 "skipped": [{"engine": engine_document(engine), "reason": reason} for engine, reason in done.skipped],
+                "superseded": _superseded_document(work),
             }
         )
     elif not reports.uses_stdout:
@@ -161,6 +168,10 @@ def command(
     if reports:
         _write_reports(registry, reports, work, done)
     return _conclude(invocation, registry, work, done)
+
+
+def _superseded_document(work: Work) -> list[Json]:
+    return [{"engine": engine.id, "by": repaired.id} for engine, repaired in work.superseded]
 
 
 def _print_layers(done: Done, work: Work, *, no_color: bool) -> None:
@@ -265,6 +276,7 @@ def _preview(invocation: Invocation, work: Work) -> None:
         ]
         skipped = [{"engine": engine.id, "reason": reason} for engine, reason in work.skipped]
         body = {"golden_set": work.golden.digest, "engines": engines, "skipped": skipped}
+        body["superseded"] = _superseded_document(work)
         print_document({"dry_run": True, **body})
         return
     for engine, reason in work.skipped:
