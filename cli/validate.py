@@ -9,7 +9,7 @@ import click
 
 from modelreg.cli.cells import engine_document, validation_document
 from modelreg.cli.context import Invocation, Registry
-from modelreg.cli.layer_tables import advise_repair, print_layers
+from modelreg.cli.layer_tables import advise_activations, advise_repair, print_layers
 from modelreg.cli.layer_validation import layers_document, read_choice
 from modelreg.cli.next_steps import print_next
 from modelreg.cli.options import (
@@ -176,14 +176,19 @@ def _superseded_document(work: Work) -> list[Json]:
 
 def _print_layers(done: Done, work: Work, *, no_color: bool) -> None:
     """Print the layers of each engine that was compared by layer."""
+    advice: dict[str, None] = {}
     for engine, validation in done.judged:
         found = done.layers.get(engine.id)
         if found is None or isinstance(found, str):
             continue
         print_line()
-        print_layers(found, name=f"engine {engine.id} ({engine.target.name} {engine.precision})", no_color=no_color)
+        name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
+        print_layers(found, name=name, verdict=validation.verdict, no_color=no_color)
         if validation.verdict != "pass":
             advise_repair(found, engine, work.version.reference)
+        advice[advise_activations(found, work.golden.contents)] = None
+    for words in filter(None, advice):
+        print_note(words)
 
 
 def _write_reports(registry: Registry, reports: ReportFiles, work: Work, done: Done) -> None:
