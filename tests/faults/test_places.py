@@ -23,9 +23,10 @@ def test_a_network_and_its_arrays_are_of_one_training(folders: tuple[Path, Path]
     (committed / "lenet-1.onnx").touch()
     assert places.place("lenet-1.onnx") == committed / "lenet-1.onnx"
     assert not places.is_there("lenet", 1)
-    for suffix in ("onnx", "npz"):
-        (trained / f"lenet-1.{suffix}").touch()
-        assert places.place(f"lenet-1.{suffix}") == trained / f"lenet-1.{suffix}"
+    both = [f"lenet-1.{suffix}" for suffix in ("onnx", "npz")]
+    for name in both:
+        (trained / name).touch()
+    assert [places.place(name) for name in both] == [trained / name for name in both]
     assert places.is_there("lenet", 1)
 
 
