@@ -103,7 +103,8 @@ def test_instances_batches_metrics_and_top_over_a_promote_and_the_end(in_memory:
         with TritonClients(server.port) as last:
             eventually(lambda: last.total > 50)
             server.signal(signal.SIGTERM)
-            assert server.wait() == 0
+            code = server.wait()
+            assert code == 0, (server.err, server.events[-3:])
         assert (last.failed, last.wrong) == ([], [])
         outcomes = Counter(event["outcome"] for event in server.named("request"))
         # Each answer that was sent was heard; a client that was refused, or cut off before it was read, asks elsewhere.
