@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from modelreg.registry.errors import MissingDependencyError, ModelregError
 from modelreg.runtime.active_async import AsyncActiveModel
+from modelreg.runtime.monitoring.exporter import routes
 from modelreg.runtime.requests import RequestObserver
 from modelreg.runtime.serve.admitting import Gate
 from modelreg.runtime.serve.app import make_app
@@ -27,8 +28,9 @@ from modelreg.runtime.serve.models import ServedModel, serve_models
 from modelreg.runtime.serving import ServedEngine
 
 if TYPE_CHECKING:
-    from starlette.routing import Route
     from uvicorn import Server
+
+    from modelreg.runtime.monitoring.monitor import Monitor
 
 Leave = Callable[[int], None]
 """Ends the process with this exit code."""
@@ -75,7 +77,7 @@ class Serving:
         limits: The limits.
         told: Hears what happens.
         observers: Hear of every inference request.
-        make_routes: Returns more addresses for the open models.
+        make_monitor: Returns what counts and watches the open models, and tells of them at `/metrics`; None: nothing.
         version: What the server says it is.
         ready_delay_s: How long requests are still taken after the readiness probe says no.
         shutdown_timeout_s: How long requests that are under way may take in the end.
@@ -85,7 +87,7 @@ class Serving:
     told: Told
     limits: Limits = field(default_factory=Limits)
     observers: Sequence[RequestObserver] = ()
-    make_routes: Callable[[Sequence[ServedModel]], Sequence[Route]] = lambda _models: ()
+    make_monitor: Callable[[Sequence[ServedModel]], Monitor] | None = None
     version: str = ""
     ready_delay_s: float = 0.0
     shutdown_timeout_s: float = 30.0
@@ -116,7 +118,11 @@ async def serve(serving: Serving, bound: socket.socket) -> None:
         listen(bound)
         models = serve_models(serving.actives, serving.limits)
         gate = Gate()
-        server = make_server(serving, models, gate)
+        monitor = None if serving.make_monitor is None else serving.make_monitor(models)
+        if monitor is not None:
+            stack.push_async_callback(_end_in_time, partial(asyncio.to_thread, monitor.stop), serving.told, leave)
+            monitor.start()
+        server = make_server(serving, models, gate, monitor)
         running = asyncio.ensure_future(server.serve(sockets=[bound]))
         beside = [
             asyncio.ensure_future(_tell_swaps(models, serving.told)),
@@ -140,16 +146,16 @@ async def _open_all(serving: Serving, stack: contextlib.AsyncExitStack, stop: as
     """Load every model; return whether nobody said stop meanwhile. What is being loaded then is loaded, and freed."""
     for active in serving.actives.values():
         await active.open()
-        stack.push_async_callback(_close, active, serving.told, leave)
+        stack.push_async_callback(_end_in_time, active.close, serving.told, leave)
         if stop.is_set():
             return False
     return True
 
 
-async def _close(active: AsyncActiveModel, told: Told, leave: Leave) -> None:
-    """Free a model; where a call to it does not end, end the process: nobody can end a thread."""
+async def _end_in_time(end: Callable[[], Awaitable[None]], told: Told, leave: Leave) -> None:
+    """Free a model, or stop the monitor; where a call does not end, end the process: nobody can end a thread."""
     try:
-        await asyncio.wait_for(active.close(), _MODELS_CLOSE_S)
+        await asyncio.wait_for(end(), _MODELS_CLOSE_S)
     except asyncio.TimeoutError:
         told.abandoned("an engine did not end what it was asked")
         leave(1)
@@ -166,7 +172,7 @@ async def _end(serving: Serving, gate: Gate) -> int:
     return 0 if is_idle else gate.under_way
 
 
-def make_server(serving: Serving, models: Sequence[ServedModel], gate: Gate) -> Server:
+def make_server(serving: Serving, models: Sequence[ServedModel], gate: Gate, monitor: Monitor | None = None) -> Server:
     """Return uvicorn's server of the application, without signals of its own."""
     from uvicorn import Config, Server
 
@@ -177,12 +183,14 @@ def make_server(serving: Serving, models: Sequence[ServedModel], gate: Gate) -> 
         def capture_signals(self) -> Any:
             yield
 
+    watching = [] if monitor is None else [monitor]
     app = make_app(
         models,
         limits=serving.limits,
         gate=gate,
-        observers=serving.observers,
-        routes=serving.make_routes(models),
+        observers=[*serving.observers, *watching],
+        takers=watching,
+        routes=[route for each in watching for route in routes(each)],
         version=serving.version,
     )
     limits = serving.limits

@@ -82,6 +82,7 @@ def tensors(draw: st.DrawFn) -> tuple[str, Array]:
 
 @settings(deadline=None)
 @example(("UINT64", np.array([1 << 63, 0], np.uint64)), False, False, 0)
+@example(("UINT64", np.array([], np.uint64)), False, False, 0)
 @given(tensors(), st.booleans(), st.booleans(), st.integers(0, 40))
 def test_what_is_sent_comes_back(tensor: tuple[str, Array], binary_in: bool, binary_out: bool, start: int) -> None:
     datatype, array = tensor
