@@ -18,6 +18,7 @@ from modelreg.registry.contents import Signature
 from modelreg.registry.errors import IntegrityError, WorkerError
 from modelreg.registry.manifest import ReleasedEngine
 from modelreg.registry.toolchains.process import WorkerJobError
+from modelreg.registry.toolchains.worker import native
 from modelreg.registry.words import Backend, Json
 from modelreg.runtime.admission import read_free_memory
 from modelreg.runtime.devices import Device
@@ -110,8 +111,9 @@ class OrtEngine:
 
     def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> dict[str, Array]:
         """Return every output; raises RunError where the session refuses. Nobody waits for a session."""
+        inputs = {name: native(array) for name, array in inputs.items()}
         if self._half_names:
-            inputs = {**inputs, **{n: inputs[n].astype("float16") for n in self._half_names if n in inputs}}
+            inputs |= {n: inputs[n].astype("float16") for n in self._half_names if n in inputs}
         try:
             return dict(zip(self._output_names, self._session.run(None, inputs), strict=True))
         except Exception as error:
