@@ -40,7 +40,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 @contextmanager
 def answering(reply: bytes, *, drips: bool = False) -> Iterator[str]:
-    """Answer every connection with some bytes, whatever they are; of none, say nothing. `drips`: and then one by one."""
+    """Answer every connection with some bytes, whatever they are; of none, say nothing. `drips`: then one by one."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         kept = []
         over = threading.Event()
