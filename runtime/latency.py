@@ -159,7 +159,7 @@ def find_remarks(measurement: Measurement) -> list[str]:
     remarks = []
     if compute_ms is not None:
         times = measurement.samples[Boundary.GPU_COMPUTE]
-        if medians[Boundary.ENQUEUE] > _ENQUEUE_PART * compute_ms:
+        if medians.get(Boundary.ENQUEUE, 0.0) > _ENQUEUE_PART * compute_ms:
             told = "" if measurement.told.get("cuda_graph") else "; try --useCudaGraph"
             remarks.append(f"throughput may be bound by the host's enqueuing{told}")
         for boundary in (Boundary.H2D, Boundary.D2H):

@@ -53,10 +53,20 @@ def array_of_json(data: object, datatype: str, shape: tuple[int, ...], *, where:
         given = np.array(data)
     except (ValueError, OverflowError):
         raise InvalidRequestError(f"the data of {where} is no regular list of numbers") from None
+    if datatype == "UINT64" and given.dtype.kind == "f":
+        given = _as_exact(data, given)
     size = math.prod(shape)  # a list of nothing shows no shape
     if given.size != size or (size and given.ndim > 1 and given.shape != shape):
         raise InvalidRequestError(f"the data of {where} has the shape {list(given.shape)}, not {list(shape)}")
     return _cast(given, DTYPES[datatype], where=where).reshape(shape)
+
+
+def _as_exact(data: list[Any], given: Array) -> Array:
+    """Return whole numbers as they are: NumPy makes floats of a list that has small ones and some from 2**63 on."""
+    exact = np.array(data, dtype=object)
+    if not all(type(each) is int for each in exact.flat) or not 0 <= exact.min() <= exact.max() < 1 << 64:
+        return given
+    return exact.astype(np.uint64)
 
 
 def _cast(given: Array, dtype: np.dtype[Any], *, where: str) -> Array:

@@ -63,14 +63,18 @@ class InferEndpoint:
         """Answer one request."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         body = Body(receive, headers, self._limits)
+        if not self._gate.is_open:  # what is refused is not under way: the server's end does not wait for it
+            await self._finish(_refuse(NoEngineError("this server is shutting down")), body, send)
+            return
         with self._gate:
             reply = await self._answer(scope["path_params"], headers, body, receive)
-            if reply is None:
-                return
-            if not body.is_complete:
-                await body.discard()
-            is_last = not body.is_complete or not self._gate.is_ready
-            await _send(send, reply, closes=is_last)
+            if reply is not None:
+                await self._finish(reply, body, send)
+
+    async def _finish(self, reply: Reply, body: Body, send: Send) -> None:
+        if not body.is_complete:
+            await body.discard()
+        await _send(send, reply, closes=not body.is_complete or not self._gate.is_ready)
 
     async def _answer(
         self, path: Mapping[str, str], headers: Mapping[str, str], body: Body, receive: Receive
@@ -78,8 +82,6 @@ class InferEndpoint:
         """Return the reply, and tell the observers; None where nobody is there to hear it."""
         began_s = time.monotonic()
         try:
-            if not self._gate.is_open:
-                raise NoEngineError("this server is shutting down")
             model = self._models.find(path["name"])
         except RequestError as error:  # of no model that can be counted
             return _refuse(error)

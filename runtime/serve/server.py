@@ -161,9 +161,9 @@ async def _end(serving: Serving, gate: Gate) -> int:
     serving.told.stopping(gate.under_way)
     await asyncio.sleep(serving.ready_delay_s)
     gate.is_open = False
-    await gate.wait_until_idle(timeout_s=serving.shutdown_timeout_s)
+    is_idle = await gate.wait_until_idle(timeout_s=serving.shutdown_timeout_s)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it shows each request that it gives up as a fault
-    return gate.under_way
+    return 0 if is_idle else gate.under_way
 
 
 def make_server(serving: Serving, models: Sequence[ServedModel], gate: Gate) -> Server:

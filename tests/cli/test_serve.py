@@ -99,7 +99,8 @@ def test_promotes_under_load_fail_no_request_and_a_signal_loses_none(store: Loca
         with HttpClient(server.port) as client:
             answered = client.ask("GET", "/v2/models/stats").document
         server.signal(signal.SIGTERM)
-        assert server.wait() == 0
+        code = server.wait()
+        assert code == 0, (server.err, server.events[-3:])
         load.over.set()
     assert load.wrong == []
     assert all(seen == sorted(seen) for seen in load.generations)  # on one connection, never back

@@ -20,6 +20,7 @@ from modelreg_testing.monitoring import LIMITS, samples_of, value_of
 pytestmark = pytest.mark.gpu
 
 MIB = 1 << 20
+TAKEN_BYTES = 4096 * MIB
 _FIELDS = {
     "index": int,
     "uuid": str,
@@ -65,11 +66,13 @@ def busy_gpu() -> Iterator[None]:
 
     def work() -> None:
         left = torch.randn(8192, 8192, device="cuda", dtype=torch.float16)
+        taken = torch.empty(TAKEN_BYTES, device="cuda", dtype=torch.uint8)  # more than any cache of earlier tests has
         while not over.is_set():
             for _ in range(20):
                 left @ left
             torch.cuda.synchronize()
             working.set()
+        del taken
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -132,7 +135,7 @@ def test_under_load_utilisation_clocks_and_power_rise_and_memory_is_taken(smi: s
     assert busy.power_w == pytest.approx(told["power.draw"], rel=0.4)
     assert busy.memory_used_bytes is not None
     assert idle.memory_used_bytes is not None
-    assert busy.memory_used_bytes - idle.memory_used_bytes > 256 * MIB
+    assert busy.memory_used_bytes - idle.memory_used_bytes > TAKEN_BYTES // 2
     assert "gpu_idle" not in (busy.throttle_reasons or ())
     assert value_of(text, "modelreg_gpu_clock_hertz", gpu_uuid=busy.uuid, clock="sm") > 3e8
     assert {own["reason"] for own, _ in samples_of(text)["modelreg_gpu_throttle"]} == set(REASONS.values())

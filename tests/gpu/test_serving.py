@@ -247,13 +247,8 @@ def test_a_killed_child_fails_nobodys_request_and_comes_back(lab: Lab) -> None:
             over.set()
             for thread in threads:
                 thread.join()
-    note(
-        lab,
-        "kill -9 of a child",
-        instances=len(model.state().instances),
-        back_s=back_s,
-        alarms=[str(each.kind) for each in heard],
-    )
+        instances = len(model.state().instances)
+    note(lab, "kill -9 of a child", instances=instances, back_s=back_s, alarms=[str(each.kind) for each in heard])
     assert failed == []
 
 

@@ -66,3 +66,9 @@ def test_unstable_and_few_runs_are_remarked() -> None:
     assert found[0] == "GPU compute is not stable: lock the clocks"
     assert found[1].startswith("P99 is the slowest of 20 runs")
     assert find_remarks(measure({Boundary.HOST: np.ones(100)}, batch=1, wall_s=0.1, told={})) == []
+
+
+def test_pytorch_on_a_gpu_has_no_enqueue_time_and_needs_none() -> None:
+    # Seen on a GPU: `bench --pytorch` ended with a KeyError.
+    alone = measure({Boundary.GPU_COMPUTE: np.ones(100)}, batch=64, wall_s=0.1, told={})
+    assert find_remarks(alone) == []

@@ -38,7 +38,8 @@ def held_toolchain(held: HeldPython) -> ToolchainSpec:
 def processes(tmp_path_factory: pytest.TempPathFactory, held: HeldPython) -> Iterator[ClusterProcesses]:
     """Run a scheduler and the worker `one`, which has ONNX Runtime and `held`."""
     with dask_cluster(tmp_path_factory.mktemp("dask")) as running:
-        running.start("one", "onnxruntime=1,held=1", env={"MODELREG_TOOLCHAINS": f"held={held.path}"})
+        env = {"MODELREG_TOOLCHAINS": f"held={held.path}"}
+        running.start("one", "onnxruntime=1,held=1", env=env, cwd=running.folder)
         running.wait_for("one")
         yield running
 

@@ -197,27 +197,23 @@ def test_another_modelreg_is_refused_before_anything_is_built(
 
 
 def test_a_store_that_is_another_place_there_is_found_out_before_anything_is_built(
-    workshop: Workshop, processes: ClusterProcesses, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workshop: Workshop, processes: ClusterProcesses, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One path that is two folders: each process sees its own working directory there.
-    far = tmp_path / "far"
-    far.mkdir()
-    LocalStorage.create(far / "store")
-    processes.start("far", "far=1", cwd=far)
-    processes.wait_for("far")
+    other = processes.folder / "store"
+    LocalStorage.create(other)
     monkeypatch.chdir(workshop.folder)
     workshop.storage = LocalStorage(Path("/proc/self/cwd/store"))
     version = workshop.register(conv_net())
-    request = workshop.request(version, FP32, toolchain=elsewhere("far"))
+    request = workshop.request(version, FP32, toolchain=elsewhere("held"))
     blobs = {blob.digest for blob in workshop.storage.iterate_blobs()}
-    with pytest.raises(BuildError, match="worker far does not reach the store /proc/self/cwd/store: "):
+    with pytest.raises(BuildError, match="worker one does not reach the store /proc/self/cwd/store: "):
         fill(workshop, DaskExecutor(cluster), request)
-    shutil.rmtree(far / "store")
-    with pytest.raises(BuildError, match="worker far does not reach the store /proc/self/cwd/store: "):
+    shutil.rmtree(other)
+    with pytest.raises(BuildError, match="worker one does not reach the store /proc/self/cwd/store: "):
         fill(workshop, DaskExecutor(cluster), request)
     assert workshop.engines(version) == []
     assert {blob.digest for blob in workshop.storage.iterate_blobs()} == blobs
-    processes.kill("far")
 
 
 def test_a_scheduler_that_goes_away_fails_what_is_built_and_ends_it(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from numpy.typing import NDArray
@@ -81,6 +81,7 @@ def tensors(draw: st.DrawFn) -> tuple[str, Array]:
 
 
 @settings(deadline=None)
+@example(("UINT64", np.array([1 << 63, 0], np.uint64)), False, False, 0)
 @given(tensors(), st.booleans(), st.booleans(), st.integers(0, 40))
 def test_what_is_sent_comes_back(tensor: tuple[str, Array], binary_in: bool, binary_out: bool, start: int) -> None:
     datatype, array = tensor
@@ -239,6 +240,8 @@ def test_a_header_longer_than_the_body_is_refused() -> None:
         ("int8", [-129], "beyond -128 to 127"),
         ("uint8", [-1], "beyond 0 to 255"),
         ("uint64", [2**64], "must be whole numbers"),
+        ("uint64", [2**63, -1], "must be whole numbers"),
+        ("uint64", [2**63, 0.5], "must be whole numbers"),
         ("int64", [2**63], "beyond"),
         ("int32", [1.0], "must be whole numbers"),
         ("int32", [True], "must be whole numbers"),
@@ -250,9 +253,9 @@ def test_a_header_longer_than_the_body_is_refused() -> None:
     ],
 )
 def test_numbers_that_a_type_does_not_have(dtype: str, data: list[Any], said: str) -> None:
-    tensor = {"name": "x", "datatype": datatype_of(dtype), "shape": [1], "data": data}
+    tensor = {"name": "x", "datatype": datatype_of(dtype), "shape": [len(data)], "data": data}
     with pytest.raises(InvalidRequestError) as caught:
-        decode_request(json.dumps({"inputs": [tensor]}).encode(), echoing(dtype, (1,)))
+        decode_request(json.dumps({"inputs": [tensor]}).encode(), echoing(dtype, (len(data),)))
     assert said in str(caught.value)
 
 
