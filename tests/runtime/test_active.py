@@ -318,6 +318,20 @@ def test_an_engine_whose_process_is_killed_is_started_again(store: LocalStorage)
     assert set(children()) <= others
 
 
+def test_ctrl_c_in_a_call_fails_no_later_one(store: LocalStorage) -> None:
+    activate_plan(store, adder(1))
+    others = set(children())
+    with serve(store, options=ServingOptions(isolate=True, trial=False), lease=False) as model:
+        (pid,) = set(children()) - others
+        os.kill(int(pid), signal.SIGSTOP)
+        interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            model.infer({"x": X})
+        interrupt.join()
+        assert model.infer({"x": X}).generation == 1
+
+
 def test_a_new_release_ends_the_alarm_of_an_engine_that_could_not_be_started_again(
     store: LocalStorage, tmp_path: Path
 ) -> None:
