@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from modelreg.registry.errors import WorkerError
 from modelreg.registry.words import Backend
+from modelreg.runtime import engines
 from modelreg.runtime.engines import Engine, OrtEngine, WorkerEngine
 from modelreg.runtime.runner import RunError, WorkerRunner
-from modelreg_testing.serving import adder
+from modelreg_testing.serving import adder, eventually
 
 Array = NDArray[Any]
 X = np.arange(30_000, dtype=np.float32).reshape(10_000, 3)
@@ -59,3 +64,17 @@ def test_what_is_no_input_is_refused_and_the_engine_lives_on(engine: Engine, giv
     with pytest.raises(RunError):
         engine.run({"x": given})
     np.testing.assert_array_equal(engine.run({"x": X[:1]})["y"], X[:1] + 1)
+
+
+def test_a_child_that_hangs_holds_up_nobody_who_closes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "_CLOSE_S", 0.1)
+    (tmp_path / "model.onnx").write_bytes(adder(1))
+    opened = WorkerEngine(WorkerRunner(tmp_path / "model.onnx", backend=Backend.ONNXRUNTIME, threads=1))
+    os.kill(opened.pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(opened.run, {"x": X})
+        eventually(opened._lock.locked)
+        opened.close()
+        with pytest.raises(WorkerError):
+            asked.result(timeout=60)
+    assert opened.is_gone()
