@@ -177,6 +177,9 @@ class ActiveModel:
         except ModelregError as error:
             dead = is_dead(error)
             raise
+        except BaseException:
+            dead = placed.seat.engine.is_gone()  # Ctrl-C in a call ends a child: the next call must not find it dead
+            raise
         finally:
             self._give_back(placed, is_broken=dead)
 

@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import socket
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +21,7 @@ from modelreg.runtime.monitoring.exporter import routes
 from modelreg.runtime.requests import RequestObserver
 from modelreg.runtime.serve.admitting import Gate
 from modelreg.runtime.serve.app import make_app
+from modelreg.runtime.serve.connections import make_room_for_files, sweep_connections
 from modelreg.runtime.serve.limits import Limits
 from modelreg.runtime.serve.listening import describe_address, listen
 from modelreg.runtime.serve.models import ServedModel, serve_models
@@ -36,7 +36,6 @@ Leave = Callable[[int], None]
 """Ends the process with this exit code."""
 
 _LOOK_S = 0.25
-_SWEEP_S = 1.0
 _CONNECTIONS_END_S = 2
 _MODELS_CLOSE_S = 10.0
 
@@ -110,6 +109,7 @@ async def serve(serving: Serving, bound: socket.socket) -> None:
         ModelregError: A model cannot be served, or the port is taken after all.
         AbandonedError: Requests were still under way after `shutdown_timeout_s`.
     """
+    make_room_for_files(serving.limits)
     leave = partial(_leave, Path(bound.getsockname()) if bound.family == socket.AF_UNIX else None)
     async with contextlib.AsyncExitStack() as stack:
         stop = stack.enter_context(_stop_signals(leave))
@@ -204,7 +204,7 @@ def make_server(serving: Serving, models: Sequence[ServedModel], gate: Gate, mon
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=limits.max_connections,
+            limit_concurrency=limits.max_connections + 1,  # uvicorn refuses at this number, who asks included
             timeout_keep_alive=max(1, round(limits.read_timeout_s)),
             timeout_graceful_shutdown=_CONNECTIONS_END_S,
         )
@@ -247,33 +247,3 @@ async def _tell_swaps(models: Sequence[ServedModel], told: Told) -> None:
             if served is not None and served != known[model.name]:
                 known[model.name] = served
                 told.swapped(model, served)
-
-
-# -- clients that do nothing -------------------------------------------------------------------------------
-async def sweep_connections(server: Server, limits: Limits) -> None:
-    """
-    Cut connections on which nothing goes on: headers that do not come to an end, answers that nobody reads.
-
-    uvicorn has a limit for the time between two requests alone.
-    """
-    seen: dict[Any, tuple[object, float]] = {}
-    while True:
-        await asyncio.sleep(_SWEEP_S)
-        now_s = time.monotonic()
-        here = {each: _describe_progress(each) for each in server.server_state.connections}
-        seen = {
-            each: seen[each] if each in seen and seen[each][0] == progress else (progress, now_s)
-            for each, progress in here.items()
-        }
-        for connection, (progress, since_s) in seen.items():
-            if progress is not None and now_s - since_s > limits.read_timeout_s:
-                connection.transport.abort()
-
-
-def _describe_progress(connection: Any) -> object:
-    """Return what changes while a connection makes progress; None while the application is at work for it."""
-    cycle, transport = connection.cycle, connection.transport
-    unsent_bytes = transport.get_write_buffer_size()
-    if cycle is not None and not cycle.response_complete and not unsent_bytes:
-        return None
-    return (cycle, unsent_bytes)  # the cycle itself: the next one may get the number of one that is gone

@@ -292,3 +292,5 @@ def test_the_timeout_is_microseconds_and_rows_are_the_first_axis() -> None:
     request = decode_request(json.dumps(sent).encode(), XY)
     assert (request.timeout_s, request.rows) == (2.5, 4)
     assert decode_request(json.dumps(document()).encode(), XY).timeout_s is None
+    endless = {**document(), "parameters": {"timeout": 10**400}}
+    assert decode_request(json.dumps(endless).encode(), XY).timeout_s == pytest.approx((1 << 63) / 1e6)

@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +247,28 @@ async def test_slow_clients_are_cut_and_cost_no_place(store: LocalStorage) -> No
         assert await slow_head.read() == b""
         slow_writer.close()
         head_writer.close()
+
+
+@in_a_loop
+async def test_connections_that_ask_nothing_make_room_for_those_that_do(store: LocalStorage) -> None:
+    async with served(store, max_connections=10) as server:
+        idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(12)]
+        ends = [asyncio.ensure_future(reader.read()) for reader, _ in idle]
+        await until(lambda: sum(end.done() for end in ends) >= 3)
+        assert (await server.infer()).status == 200
+        for _, writer in idle:
+            writer.close()
+        assert set(await asyncio.gather(*ends)) == {b""}
+
+
+@in_a_loop
+async def test_as_many_connections_as_may_be_are_served(store: LocalStorage) -> None:
+    async with served(store, max_connections=1) as server:
+        with HttpClient(server.port) as first:
+            ask = partial(first.ask, "GET", "/v2/health/live")
+            assert (await asyncio.to_thread(ask)).status == 200
+            assert (await server.ask("GET", "/v2/health/live")).status == 503
+            assert (await asyncio.to_thread(ask)).status == 200
 
 
 @in_a_loop

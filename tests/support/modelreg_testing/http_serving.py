@@ -23,10 +23,11 @@ from modelreg.registry.contents import Signature
 from modelreg.runtime.active_async import AsyncActiveModel
 from modelreg.runtime.requests import RequestRecord
 from modelreg.runtime.serve.admitting import Gate
+from modelreg.runtime.serve.connections import sweep_connections
 from modelreg.runtime.serve.limits import Limits
 from modelreg.runtime.serve.listening import bind_port
 from modelreg.runtime.serve.models import ServedModel, serve_models
-from modelreg.runtime.serve.server import Serving, make_server, sweep_connections
+from modelreg.runtime.serve.server import Serving, make_server
 from modelreg.runtime.serve.watching import watch_models
 from modelreg.runtime.serving import ActiveState, Answer
 
