@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,21 +10,16 @@ import click
 
 from modelreg.cli.context import Invocation
 from modelreg.cli.failures import report_after_result
-from modelreg.cli.options import make_command, positive_number, read_reference, whole_number
+from modelreg.cli.options import make_command, positive_number, read_reference, read_words, whole_number
 from modelreg.cli.render import print_warning
-from modelreg.cli.version import __version__
 from modelreg.registry.errors import ModelregError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from modelreg.cli.serve_events import ServeEvents
+    from modelreg.config.health_limits import HealthLimits
     from modelreg.config.settings import Settings
-    from modelreg.runtime.active_async import AsyncActiveModel
-    from modelreg.runtime.host import Host
-    from modelreg.runtime.serve.limits import Limits
 
 
 def _read_port(value: str) -> int:
@@ -39,12 +33,20 @@ def _zero_or_more(value: str) -> float:
     return 0.0 if value.strip() in ("0", "0.0") else positive_number(value)
 
 
+def _read_share(value: str) -> float:
+    share = positive_number(value)
+    if share > 1:
+        raise click.BadParameter(f"{value} is more than 1, which is every request")
+    return share
+
+
 @make_command(
     "serve",
     help_line="Answer inference requests over HTTP.",
     examples="""
     modelreg serve lenet@production
     modelreg serve lenet@production lenet@staging --store s3://bucket/prefix --http-port 9000
+    modelreg serve resnet50@production --devices all --instances 2 --max-batch 32 --max-delay-us 500
     modelreg serve lenet@production --uds /run/modelreg/lenet.sock --max-queue 32
     """,
 )
@@ -56,6 +58,11 @@ def _zero_or_more(value: str) -> float:
 @click.option("--uds", type=Path, metavar="PATH", help="Listen on a Unix socket and on no port.")
 @click.option("--concurrency", type=whole_number(1), metavar="N", help="Requests of a model on its engine at a time.")
 @click.option("--max-queue", type=whole_number(0), metavar="N", help="Requests of a model that may wait for that.")
+@click.option("--devices", type=read_words, metavar="all|0,1,GPU-…", help="The GPUs to serve on (the first that fits).")
+@click.option("--instances", type=whole_number(1), metavar="N", help="Engines on each device; on the CPU, in all (1).")
+@click.option("--max-batch", type=whole_number(0), metavar="N", help="Batch requests, to so many rows (0: do not).")
+@click.option("--max-delay-us", type=whole_number(0), metavar="N", help="How long a batch may wait for more requests.")
+@click.option("--cuda-graphs", is_flag=True, help="Have TensorRT replay CUDA graphs where shapes repeat.")
 @click.option("--max-body-mib", type=whole_number(1), metavar="MIB", help="The largest request.")
 @click.option(
     "--max-memory-mib",
@@ -91,6 +98,10 @@ def _zero_or_more(value: str) -> float:
 @click.option(
     "--python", "pythons", multiple=True, metavar="PATH", help="What loads plans here (serve.python); may be repeated."
 )
+@click.option("--no-metrics", is_flag=True, help="Leave out /metrics, and what `modelreg top` reads.")
+@click.option(
+    "--parity-share", type=_read_share, metavar="X", help="Compare this part of the answers, 0 to 1, with the source's."
+)
 @click.option("--access-log", is_flag=True, help="Print a line for each inference request.")
 @click.pass_obj
 def command(invocation: Invocation, /, *, references: tuple[ModelReference, ...], **options: Any) -> int:
@@ -99,7 +110,7 @@ def command(invocation: Invocation, /, *, references: tuple[ModelReference, ...]
     A promote or rollback is followed within two seconds, and no request is lost over it; every answer says which
     generation, release, precision and digest gave it. The first channel of a model is called NAME, each other one
     NAME@CHANNEL. No database is needed. There is no authentication: it listens on this host alone unless told
-    otherwise, and a proxy belongs in front of it.
+    otherwise, and a proxy belongs in front of it. `/metrics` is for Prometheus, and `modelreg top URL` shows the same.
 
     SIGTERM or Ctrl-C ends it: the readiness probe says no, new requests get 503, those under way are answered, exit 0.
     A second one ends it at once. With --json, one line of JSON for each event.
@@ -108,7 +119,10 @@ def command(invocation: Invocation, /, *, references: tuple[ModelReference, ...]
 
     require_libraries()
     names = _check_references(references)
+    if options["parity_share"] is not None and options["no_metrics"]:
+        raise click.UsageError("--parity-share is told by the metrics, which --no-metrics leaves out")
     from modelreg.cli.serve_events import ServeEvents, log_to
+    from modelreg.cli.serve_setup import Setup
     from modelreg.registry.storage.open import locate_storage
     from modelreg.runtime.host import describe_serving_host
 
@@ -117,7 +131,13 @@ def command(invocation: Invocation, /, *, references: tuple[ModelReference, ...]
         raise click.UsageError("--endpoint-url belongs to --store")
     settings = invocation.find_settings()
     url = locate_storage(store, endpoint_url=endpoint_url) if store else invocation.find_store_url()
-    setup = _Setup(settings=settings, options=options, store_url=url, events=ServeEvents(as_json=invocation.as_json))
+    setup = Setup(
+        settings=settings,
+        health=_find_health_limits(invocation),
+        options=options,
+        store_url=url,
+        events=ServeEvents(as_json=invocation.as_json),
+    )
     try:
         with ExitStack() as stack:
             bound = setup.bind(stack)
@@ -146,6 +166,17 @@ def _check_references(references: Sequence[ModelReference]) -> list[str]:
     return names
 
 
+def _find_health_limits(invocation: Invocation) -> HealthLimits:
+    """Return the limits of the registry, or of variables and flags alone where there is none."""
+    from modelreg.config.health_limits import load_health_limits, read_health_limits
+    from modelreg.registry.errors import HomeNotFoundError
+
+    try:
+        return read_health_limits(invocation.find_home().resolved)
+    except HomeNotFoundError:
+        return load_health_limits(flags=invocation.flags)
+
+
 def _serving_pythons(invocation: Invocation, settings: Settings) -> tuple[str, ...]:
     """Return the interpreters of `serve.python`, relative to the registry where there is one."""
     from modelreg.registry.errors import HomeNotFoundError
@@ -154,89 +185,3 @@ def _serving_pythons(invocation: Invocation, settings: Settings) -> tuple[str, .
         return invocation.find_home().serving_pythons
     except HomeNotFoundError:
         return settings.serve_python
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Setup:
-    """What the command line and the settings say together; an option goes before its setting."""
-
-    settings: Settings
-    options: Mapping[str, Any]
-    store_url: str
-    events: ServeEvents
-
-    def choose(self, option: str, value: Any) -> Any:
-        """Return what an option says, or else this."""
-        given = self.options[option]
-        return value if given is None else given
-
-    def bind(self, stack: ExitStack) -> socket.socket:
-        """Return the socket, closed and removed in the end."""
-        from modelreg.runtime.serve.listening import bind_port, bound_path
-
-        if self.options["uds"] is not None:
-            if self.options["host"] is not None or self.options["http_port"] is not None:
-                raise click.UsageError("--uds excludes --host and --http-port")
-            return stack.enter_context(bound_path(self.options["uds"]))
-        configured = self.settings.serve
-        host = self.choose("host", configured.host)
-        return stack.enter_context(bind_port(host, self.choose("http_port", configured.http_port)))
-
-    @property
-    def limits(self) -> Limits:
-        """Return the limits."""
-        from modelreg.runtime.serve.limits import MIB, Limits
-
-        configured = self.settings.serve
-        return Limits(
-            max_body_bytes=self.choose("max_body_mib", configured.max_body_mib) * MIB,
-            memory_bytes=self.options["max_memory_mib"] * MIB,
-            concurrency=self.choose("concurrency", configured.concurrency),
-            max_queue=self.choose("max_queue", configured.max_queue),
-            request_timeout_s=self.choose("request_timeout", configured.request_timeout_s),
-            read_timeout_s=self.choose("read_timeout", configured.read_timeout_s),
-            max_connections=self.options["max_connections"],
-        )
-
-    def make_actives(self, names: Sequence[str], bound: socket.socket, host: Host) -> dict[str, AsyncActiveModel]:
-        """Return the models that will be opened, by NAME@CHANNEL. Batching and devices are told to them here."""
-        from modelreg.runtime.active_async import AsyncActiveModel
-        from modelreg.runtime.serve.listening import describe_address
-        from modelreg.runtime.trying import ServingOptions
-
-        options = self.options
-        serving = ServingOptions(
-            threads=options["threads"], isolate=options["isolate"], preference=self.settings.preference_for
-        )
-        return {
-            name: AsyncActiveModel(
-                name,
-                concurrency=self.limits.concurrency,
-                store=self.store_url,
-                cache=None if options["cache"] is None else options["cache"] / name,
-                options=serving,
-                host=host,
-                on_alarm=self.events.alarm(name),
-                lease=not options["no_lease"],
-                instance=f"serve {describe_address(bound)}",
-            )
-            for name in names
-        }
-
-    def serve(self, actives: Mapping[str, AsyncActiveModel], bound: socket.socket) -> None:
-        """Serve until told to end. Metrics are an observer and routes here."""
-        import asyncio
-
-        from modelreg.runtime.serve.server import Serving, serve
-
-        serving = Serving(
-            actives=actives,
-            told=self.events,
-            limits=self.limits,
-            observers=[self.events] if self.options["access_log"] else [],
-            version=__version__,
-            ready_delay_s=self.options["ready_delay"],
-            shutdown_timeout_s=self.choose("shutdown_timeout", self.settings.serve.shutdown_timeout_s),
-        )
-        asyncio.run(serve(serving, bound))
-        self.events.stopped()

@@ -27,6 +27,7 @@ MODEL_COLUMNS = (
     Column(header="P99 MS", right=True),
     Column(header="QUEUE", right=True),
     Column(header="BATCH", right=True),
+    Column(header="INST", right=True),
     Column(header="HEALTH"),
 )
 GPU_COLUMNS = (
@@ -68,6 +69,7 @@ def _model_row(name: str, model: Mapping[str, Any], *, process: str) -> Row:
         _number(latency.get("p99")),
         _text(state.get("in_flight") if waiting is None else waiting),
         _number(requests.get("batch")),
+        say_instances(state.get("instances")),
         _text(model.get("health")),
     )
 
@@ -77,6 +79,15 @@ def say_generation(served: object, stored: object) -> str:
     if served is None:
         return "-" if stored is None else f"- of {stored}"
     return str(served) if stored in (None, served) else f"{served} of {stored}"
+
+
+def say_instances(instances: Sequence[Mapping[str, Any]] | None) -> str:
+    """Return `4`, or `3 of 4` while one is out; `1` for a model without a group. A device that is not used is none."""
+    if not instances:
+        return "-" if instances is None else "1"
+    out = sum(each.get("out_since") is not None for each in instances)
+    used = sum(not each.get("reason") for each in instances)
+    return f"{used} of {used + out}" if out else str(used)
 
 
 def gpu_rows(documents: Iterable[Json]) -> list[Row]:

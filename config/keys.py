@@ -155,6 +155,12 @@ def _count(value: object, name: str, *, minimum: int) -> int:
     return value
 
 
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be true or false, found {value!r:.40}")
+    return value
+
+
 def _port(value: object, name: str) -> int:
     port = _whole(value, name)
     if port > 65535:
@@ -206,6 +212,10 @@ def _parse_whole(text: str) -> object:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
+def _parse_flag(text: str) -> object:
+    return {"true": True, "false": False}.get(text.strip().lower(), text)
+
+
 def _parse_words(text: str) -> object:
     return [word.strip() for word in text.split(",")] if text.strip() else []
 
@@ -228,6 +238,11 @@ KEYS = (
     Key(name="serve.request_timeout_s", read=_seconds, parse=_parse_number, summary="when a request is given up"),
     Key(name="serve.read_timeout_s", read=_seconds, parse=_parse_number, summary="how long a client may send"),
     Key(name="serve.shutdown_timeout_s", read=_seconds, parse=_parse_number, summary="how long serve may end"),
+    Key(name="serve.devices", read=_names, parse=_parse_words, summary="the GPUs that serve uses"),
+    Key(name="serve.instances", read=_whole_above_0, parse=_parse_whole, summary="copies of an engine on each of them"),
+    Key(name="serve.max_batch", read=_whole, parse=_parse_whole, summary="rows of a batch at most; 0 for no batching"),
+    Key(name="serve.max_delay_us", read=_whole, parse=_parse_whole, summary="how long a request waits for others"),
+    Key(name="serve.cuda_graphs", read=_flag, parse=_parse_flag, summary="whether TensorRT replays CUDA graphs"),
     Key(name="health.gpu_utilization", read=_share, parse=_parse_number, summary="a GPU is busy above it"),
     Key(name="health.gpu_memory", read=_share, parse=_parse_number, summary="a GPU's memory is short above it"),
     Key(name="health.gpu_memory_critical", read=_share, parse=_parse_number, summary="the same, as CRITICAL"),

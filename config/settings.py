@@ -40,6 +40,11 @@ class ServeSettings(NamedTuple):
     request_timeout_s: float = 60.0
     read_timeout_s: float = 30.0
     shutdown_timeout_s: float = 30.0
+    devices: tuple[str, ...] = ()
+    instances: int = 1
+    max_batch: int = 0
+    max_delay_us: int = 0
+    cuda_graphs: bool = False
 
 
 class Settings(NamedTuple):  # and no dataclass: every command makes it, in a seventh of the time

@@ -74,6 +74,9 @@ class ActiveModel:
     A model that is served. Thread-safe: any number of threads may call `infer`, `state` and `close`.
 
     Do not fork a process that has one: make it in the child.
+
+    Attributes:
+        is_batched: Whether requests wait in the queue of dynamic batching.
     """
 
     def __init__(
@@ -127,6 +130,7 @@ class ActiveModel:
         folder = PullFolder((cache or default_cache(request)).absolute())
         swapper = Swapper(host=host, options=options or ServingOptions(), on_alarm=on_alarm)
         keeper = LeaseKeeper(source.open, instance=instance, warn=_log.warning) if lease else None
+        self.is_batched = options is not None and options.batching is not None
         self._wait_s = wait_s
         self._lender = swapper.lender
         self._follower = ActiveFollower(
@@ -165,9 +169,16 @@ class ActiveModel:
         placed = self._borrow(until_s)
         dead = False
         try:
-            return Answer(placed.seat.engine.run(inputs, until_s=until_s), placed.label.served)
+            engine = placed.seat.engine
+            if isinstance(engine, Batcher):
+                outputs, turn = engine.run_in_turn(inputs, until_s=until_s)
+                return Answer(outputs, placed.label.served, turn)
+            return Answer(engine.run(inputs, until_s=until_s), placed.label.served)
         except ModelregError as error:
             dead = is_dead(error)
+            raise
+        except BaseException:
+            dead = placed.seat.engine.is_gone()  # Ctrl-C in a call ends a child: the next call must not find it dead
             raise
         finally:
             self._give_back(placed, is_broken=dead)

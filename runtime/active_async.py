@@ -18,7 +18,7 @@ from modelreg.registry.contents import Signature
 from modelreg.runtime.active import ActiveModel
 from modelreg.runtime.batcher import expired
 from modelreg.runtime.mailbox import Mailbox
-from modelreg.runtime.serving import ActiveState, Answer, NotServingError
+from modelreg.runtime.serving import ActiveState, Answer, NotServingError, count_instances
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,8 +33,8 @@ class AsyncActiveModel:
 
     Args:
         name: NAME@CHANNEL.
-        concurrency: So many requests are on the engine at a time; the others wait, in order. With
-            dynamic batching, its queue takes their place.
+        concurrency: So many requests are on the engine at a time, at least one for each instance; the others wait, in
+            order. With dynamic batching, its queue takes their place.
         arguments: Those of `ActiveModel`.
     """
 
@@ -52,16 +52,18 @@ class AsyncActiveModel:
         Raises:
             ModelregError: As `ActiveModel`.
         """
-        self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="modelreg-infer")
-        self._mailbox = Mailbox(asyncio.get_running_loop())
-        opening = asyncio.get_running_loop().run_in_executor(self._threads, self._make)
+        loop = asyncio.get_running_loop()
+        opener = ThreadPoolExecutor(1, thread_name_prefix="modelreg-open")
+        opening = loop.run_in_executor(opener, self._make)
+        opener.shutdown(wait=False)  # its thread ends with that
         try:
             self._model = await asyncio.shield(opening)
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError):
-                opening.add_done_callback(_close_late)  # it goes on in its thread, and nobody will have it
-            self._threads.shutdown(wait=False)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_late)  # it goes on in its thread, and nobody will have it
             raise
+        size = max(self._concurrency, count_instances(self._model.state()))
+        self._threads = ThreadPoolExecutor(size, thread_name_prefix="modelreg-infer")
+        self._mailbox = Mailbox(loop)
         return self
 
     async def infer(self, inputs: Mapping[str, Array], *, timeout_s: float | None = None) -> Answer:
@@ -82,6 +84,11 @@ class AsyncActiveModel:
         if begun is not None:
             return await _wait(begun, self._mailbox, timeout_s)
         return await asyncio.get_running_loop().run_in_executor(self._threads, model.infer_until, inputs, until_s)
+
+    @property
+    def is_batched(self) -> bool:
+        """Return whether requests wait in the queue of dynamic batching."""
+        return self._require_open().is_batched
 
     @property
     def signature(self) -> Signature:

@@ -21,6 +21,7 @@ from modelreg.runtime.engines import Engine, is_dead
 from modelreg.runtime.mailbox import one_wakeup
 from modelreg.runtime.runner import RunError
 from modelreg.runtime.serving import DeadlineExceededError, InstanceState, NotServingError, QueueFullError
+from modelreg.runtime.turns import ALONE, Turn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +33,26 @@ if TYPE_CHECKING:
 RunBatch = Callable[[Mapping[str, "Array"]], "Outputs"]
 
 
+class Queued(Future["Outputs"]):
+    """
+    The outputs of a request, once a batch had it.
+
+    Attributes:
+        turn: How its turn came; told before the outputs are there.
+        is_unwanted: Whether somebody tried to take it back: whoever counts by answers may not hear of it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn: Turn = ALONE
+        self.is_unwanted = False
+
+    def cancel(self) -> bool:
+        """Take the request back; return whether it still waited."""
+        self.is_unwanted = True
+        return super().cancel()
+
+
 @dataclass(slots=True, eq=False)
 class _Request:
     """One that waits. Its future is cancelled where nobody wants the answer any more; then it is never run."""
@@ -40,7 +61,8 @@ class _Request:
     rows: int
     came_s: float
     until_s: float | None
-    future: Future[Outputs]
+    future: Queued
+    queue_s: float = 0.0
 
 
 class Batcher:
@@ -85,7 +107,7 @@ class Batcher:
         """Return how many requests wait."""
         return self._waiting
 
-    def submit(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> Future[Outputs]:
+    def submit(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> Queued:
         """
         Have a request run with others; return at once. Cancelling what still waits takes it out of the queue.
 
@@ -101,7 +123,7 @@ class Batcher:
         now_s = time.monotonic()
         if until_s is not None and until_s <= now_s:
             raise DeadlineExceededError("the request's time was over before it came")
-        request = _Request(inputs, rows, now_s, until_s, Future())
+        request = _Request(inputs, rows, now_s, until_s, Queued())
         with self._lock:
             if self._is_closed:
                 raise NotServingError("this engine is closed")
@@ -115,13 +137,17 @@ class Batcher:
 
     def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> Outputs:
         """Return every output; raises as `submit`, and what the engine raises."""
+        return self.run_in_turn(inputs, until_s=until_s)[0]
+
+    def run_in_turn(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> tuple[Outputs, Turn]:
+        """Return the same, and how its turn came."""
         future = self.submit(inputs, until_s=until_s)
         try:
-            return future.result(None if until_s is None else max(0.0, until_s - time.monotonic()))
+            return future.result(None if until_s is None else max(0.0, until_s - time.monotonic())), future.turn
         except FutureTimeoutError:
             if future.cancel():
                 raise expired() from None
-            return future.result()
+            return future.result(), future.turn
         except CancelledError:
             raise NotServingError("the request was cancelled") from None
         except BaseException:
@@ -199,6 +225,7 @@ class Batcher:
                 if request.until_s is not None and request.until_s <= now_s:
                     _fail(request, expired())
                 elif request.future.set_running_or_notify_cancel():
+                    request.queue_s = now_s - request.came_s
                     live.append(request)
             if live:
                 self._answer(live, self._run_batch if len(live) > 1 else self._engine.run)
@@ -218,8 +245,11 @@ class Batcher:
             for request in batch:  # one of them is bad, and the others shall not suffer for it
                 self._answer([request], run)
             return
+        rows = sum(request.rows for request in batch)
+        counting = next((request for request in batch if not request.future.is_unwanted), batch[0])
         with one_wakeup():
             for request, answer in zip(batch, answers, strict=True):
+                request.future.turn = Turn(request.queue_s, rows, int(request is counting))
                 request.future.set_result(answer)
 
 

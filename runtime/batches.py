@@ -59,7 +59,9 @@ def require_batchable(signature: Signature, profiles: Sequence[Json], batching: 
         reason = (
             f"{fixed[0]!r} has no free first axis" if fixed else f"its inputs are free in {', '.join(sorted(axes))}"
         )
-        raise UsageError(f"this model cannot be batched: {reason}", hint="Serve it without ServingOptions.batching.")
+        raise UsageError(
+            f"this model cannot be batched: {reason}", hint="Serve it without ServingOptions.batching, or --max-batch."
+        )
     largest = largest_batch(profiles)
     if largest is not None and batching.max_batch > largest:
         raise UsageError(

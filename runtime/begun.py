@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modelreg.runtime.engines import is_dead
 from modelreg.runtime.serving import Answer, ServedEngine
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Outputs = dict[str, NDArray[np.generic]]
+    from modelreg.runtime.batcher import Queued
 
 
 class BegunAnswer(Future[Answer]):
     """Becomes the answer once the engine has given its outputs; it can be cancelled as long as the request waits."""
 
-    def __init__(self, outputs: Future[Outputs], served: ServedEngine, give_back: Callable[[bool], None]) -> None:
+    def __init__(self, outputs: Queued, served: ServedEngine, give_back: Callable[[bool], None]) -> None:
         """
         Follow a request.
 
@@ -36,7 +33,7 @@ class BegunAnswer(Future[Answer]):
         """Take the request back; return whether it still waited."""
         return self._outputs.cancel() and super().cancel()
 
-    def _finish(self, outputs: Future[Outputs]) -> None:
+    def _finish(self, outputs: Future[Any]) -> None:
         if outputs.cancelled():
             self._give_back(False)
             return
@@ -46,4 +43,4 @@ class BegunAnswer(Future[Answer]):
         if error is not None:
             self.set_exception(error)
         else:
-            self.set_result(Answer(outputs.result(), self._served))
+            self.set_result(Answer(outputs.result(), self._served, self._outputs.turn))

@@ -47,6 +47,24 @@ class Device(NamedTuple):
     visible: str = ""
 
 
+def read_wanted(words: Sequence[str]) -> Wanted:
+    """
+    Return the devices that are meant by words of a command line or a setting; none: the first one that the engine
+    suits. Pure.
+
+    Raises:
+        UsageError: A word is neither `all`, alone, nor a number, nor a UUID.
+    """
+    if not words:
+        return None
+    if tuple(words) == ("all",):
+        return "all"
+    for word in words:
+        if not ((word.isascii() and word.isdecimal()) or word.startswith(("GPU-", "MIG-"))):
+            raise UsageError(f"{word!r:.60} is no device", hint="Write all, or numbers and UUIDs such as 0,1,GPU-5fe3.")
+    return [int(word) if word.isdecimal() else word for word in words]
+
+
 CPU = Device(name="cpu", target="cpu")
 
 

@@ -6,11 +6,14 @@ Why so: docs/decisions/0045-where-a-served-engine-runs.md. What crashes is tried
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +21,7 @@ from modelreg.registry.contents import Signature
 from modelreg.registry.errors import IntegrityError, WorkerError
 from modelreg.registry.manifest import ReleasedEngine
 from modelreg.registry.toolchains.process import WorkerJobError
+from modelreg.registry.toolchains.worker import native
 from modelreg.registry.words import Backend, Json
 from modelreg.runtime.admission import read_free_memory
 from modelreg.runtime.devices import Device
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.generic]
+
+
+_CLOSE_S = 5.0
 
 
 class Engine(Protocol):
@@ -110,8 +117,9 @@ class OrtEngine:
 
     def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> dict[str, Array]:
         """Return every output; raises RunError where the session refuses. Nobody waits for a session."""
+        inputs = {name: native(array) for name, array in inputs.items()}
         if self._half_names:
-            inputs = {**inputs, **{n: inputs[n].astype("float16") for n in self._half_names if n in inputs}}
+            inputs |= {n: inputs[n].astype("float16") for n in self._half_names if n in inputs}
         try:
             return dict(zip(self._output_names, self._session.run(None, inputs), strict=True))
         except Exception as error:
@@ -172,9 +180,15 @@ class WorkerEngine:
             return None
 
     def close(self) -> None:
-        """End the child."""
-        with self._lock:
+        """End the child; a call that is still on it after a while fails."""
+        if not self._lock.acquire(timeout=_CLOSE_S):  # it hangs, and who closes would hang with it
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._lock.acquire()
+        try:
             self._runner.close()
+        finally:
+            self._lock.release()
 
     def is_gone(self) -> bool:
         """Return whether the child's process is gone, and with it what it had of the device."""

@@ -12,6 +12,7 @@ from modelreg.registry.errors import ModelregError
 from modelreg.registry.manifest import ReleasedEngine
 from modelreg.registry.pointers import Pointer
 from modelreg.registry.words import Backend, Json, Precision, Word
+from modelreg.runtime.turns import ALONE, Turn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,13 +117,14 @@ def describe_served(pointer: Pointer, engine: ReleasedEngine) -> ServedEngine:
 
 
 class Answer(Mapping[str, "Array"]):
-    """The outputs of one request by name, and the engine that gave every one of them."""
+    """The outputs of one request by name, the engine that gave every one of them, and how its turn came."""
 
-    __slots__ = ("outputs", "served")
+    __slots__ = ("outputs", "served", "turn")
 
-    def __init__(self, outputs: dict[str, Array], served: ServedEngine) -> None:
+    def __init__(self, outputs: dict[str, Array], served: ServedEngine, turn: Turn = ALONE) -> None:
         self.outputs = outputs
         self.served = served
+        self.turn = turn
 
     def __getitem__(self, name: str) -> Array:
         return self.outputs[name]
@@ -236,6 +238,11 @@ class InstanceState:
     out_since: datetime | None = None
     reason: str = ""
 
+    @property
+    def is_used(self) -> bool:
+        """Return whether it is an instance, be it out at this moment, and no device that is left alone."""
+        return self.out_since is not None or not self.reason
+
     def to_json(self) -> Json:
         """Return it as JSON."""
         return {
@@ -295,3 +302,8 @@ class ActiveState:
             "waiting": self.waiting,
             "instances": [each.to_json() for each in self.instances],
         }
+
+
+def count_instances(state: ActiveState) -> int:
+    """Return how many instances a model has, those that are out among them; 1 where it is no group."""
+    return sum(each.is_used for each in state.instances) or 1

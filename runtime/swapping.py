@@ -200,6 +200,7 @@ class Swapper:
     # -- taking over, and freeing --------------------------------------------------------------------------
     def _take_over(self, seat: Seat[Engine], label: Label, report: SwapReport) -> None:
         old = self.lender.swap(Placed(seat, label))
+        self.clear_alarm(AlarmKind.DIED)  # of the engine before, which could not be started again perhaps
         self._last_good = label
         self.swaps += 1
         in_flight = 0 if old is None or old.seat is seat else old.seat.users

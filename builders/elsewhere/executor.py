@@ -24,7 +24,7 @@ from modelreg.builders.interface import Cell, OnProgress
 from modelreg.builders.materials import CellFiles, KnownMaterials
 from modelreg.builders.planning import PreparedCell
 from modelreg.registry.contents import StoredFile
-from modelreg.registry.errors import BuildError, NotFoundError, WorkerError
+from modelreg.registry.errors import BuildError, IntegrityError, NotFoundError, WorkerError
 from modelreg.registry.regular_files import write_whole
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.toolchains.pipes import raise_if_interrupted
@@ -108,6 +108,8 @@ class DaskExecutor:
         _keep_log(answer, dead, files, storage)
         if answer.made is None:
             raise answer.error or BuildError("the worker answered nothing")
+        progress(0.99, "checking")
+        _require_stored(answer.made, storage)
         _keep_caches(answer, prepared, storage)
         return answer.made
 
@@ -126,7 +128,7 @@ class DaskExecutor:
             finally:
                 run.cancel()  # what is done is let go, what is not is stopped
             if body is not None:
-                return Answer.from_json(body), attempts.dead or body["dead"]
+                return read_answer(body), attempts.dead or list(body.get("dead", ()))
 
     def _await_worker(self, attempts: _Attempts, storage: Storage) -> dict[str, float]:
         """Return what to ask for, once a worker has it."""
@@ -212,6 +214,28 @@ def _require_same_store(worker: ClusterWorker, answer: Json, storage: Storage) -
             hint=hint,
         ) from error
     storage.delete_blob(note)
+
+
+def read_answer(body: Json) -> Answer:
+    """Return what a worker answered; raises BuildError where it is something else."""
+    try:
+        return Answer.from_json(body)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise BuildError(
+            f"a worker answered something else than what came of a cell: {type(error).__name__}: {error}"[:300]
+        ) from error
+
+
+def _require_stored(made: MadeCell, storage: Storage) -> None:
+    """Read all that a worker says it stored: an engine without its plan must not be recorded."""
+    for file in (*made.files, *made.variant_files, *made.timing_cache):
+        try:
+            size_bytes = storage.verify_blob(file.digest)
+        except (NotFoundError, IntegrityError) as error:
+            reason = f"{file.path} is not in the store as the worker says: {error}"
+            raise BuildError(reason, hint=error.hint()) from error
+        if size_bytes != file.size_bytes:
+            raise BuildError(f"{file.path} has {size_bytes} bytes in the store, the worker says {file.size_bytes}")
 
 
 def _keep_log(answer: Answer, dead: Sequence[str], files: CellFiles, storage: Storage) -> None:

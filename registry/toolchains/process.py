@@ -186,7 +186,7 @@ class Worker:
         Run one job; return its JSON object and its arrays. Every error but `WorkerJobError` kills the child.
 
         Raises:
-            WorkerJobError: The job raised.
+            WorkerJobError: The job raised, or an array cannot travel.
             WorkerDiedError: The child exited or was killed by a signal.
             WorkerTimeoutError: `timeout_s` passed; as `WorkerLogError`, the log outgrew its limit.
             WorkerProtocolError: The child answered garbage.
@@ -204,6 +204,8 @@ class Worker:
                 raise self._timed_out(timeout_s) from error
             except BrokenPipeError as error:
                 raise self._died() from error
+            except protocol.FrameError as error:  # of the caller's arrays: the worker has heard nothing of it
+                raise WorkerJobError(str(error), remote_type=type(error).__name__, remote_details={}) from error
             frame, out = self._receive(deadline, timeout_s, on_progress)
             body = frame.get("body")
             if frame.get("kind") != "result" or not isinstance(body, dict):

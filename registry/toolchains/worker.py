@@ -39,15 +39,18 @@ def write_frame(
     stream: BinaryIO, header: Dict[str, Any], arrays: Optional[Mapping[str, Any]] = None, *, arena: Any = None
 ) -> None:
     """
-    Write one frame: the header as a line of JSON, then the bytes of each array in C order; large ones into the arena.
+    Write one frame: the header as a line of JSON, then the bytes of each array in C order and in this host's byte
+    order; large ones into the arena.
 
     Raises:
-        FrameError: The header is too long, or an array has a dtype without a plain memory layout.
+        FrameError: The header is too long, or an array has a dtype without a plain memory layout; nothing was written.
     """
     buffers = []
     listing = []
-    for name, array in (arrays or {}).items():
-        entry = _describe(name, array)
+    for name, given in (arrays or {}).items():
+        _require_plain(name, given)
+        array = native(given)
+        entry = {"name": name, "dtype": array.dtype.str, "shape": list(array.shape), "nbytes": int(array.nbytes)}
         place = None if arena is None else arena.place(array)
         if place is None:
             buffers.append(_contiguous(array))
@@ -88,10 +91,17 @@ def read_frame(stream: BinaryIO, *, arena: Any = None) -> Optional[Tuple[Dict[st
     return header, {entry["name"]: _read_array(stream, entry, arena) for entry in _checked(listing)}
 
 
-def _describe(name: str, array: Any) -> Dict[str, Any]:
+def native(array: Any) -> Any:
+    """Return an array in the byte order of this host: backends take the bytes of another one for what they are not."""
+    is_native = getattr(getattr(array, "dtype", None), "isnative", True)
+    return array if is_native else array.astype(array.dtype.newbyteorder("="))
+
+
+def _require_plain(name: Any, array: Any) -> None:
+    if not isinstance(name, str) or not hasattr(array, "ctypes"):
+        raise FrameError("%.80r is no name with an array of NumPy, but %s" % (name, type(array).__name__))
     if array.dtype.hasobject or array.dtype.kind not in "biufc":
         raise FrameError("array %r has dtype %s, which cannot travel" % (name, array.dtype))
-    return {"name": name, "dtype": array.dtype.str, "shape": list(array.shape), "nbytes": int(array.nbytes)}
 
 
 def _contiguous(array: Any) -> Any:

@@ -42,6 +42,8 @@ class DeviceReading:
         uuid: What stays.
         utilization: Part of the last moments in which a kernel ran, 0 to 1; None with MIG, where NVML has none.
         memory_used_bytes: Of all programs together, the driver's own reserve not counted.
+        power_state: `P0` at full speed to `P15`.
+        driver: Its version.
         throttle_reasons: Why clocks are lowered, by name; None where it is not told.
         ecc_uncorrected: Errors of its memory since the driver was loaded.
         mig: Whether it is divided into instances.
@@ -58,6 +60,10 @@ class DeviceReading:
     temperature_c: float | None = None
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
+    max_sm_clock_mhz: int | None = None
+    max_memory_clock_mhz: int | None = None
+    power_state: str | None = None
+    driver: str | None = None
     throttle_reasons: tuple[str, ...] | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
@@ -152,6 +158,10 @@ class DeviceReader:
             temperature_c=_scale(ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)), 1),
             sm_clock_mhz=ask(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
             memory_clock_mhz=ask(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM))),
+            max_sm_clock_mhz=ask(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))),
+            max_memory_clock_mhz=ask(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM))),
+            power_state=ask(lambda: f"P{int(nvml.nvmlDeviceGetPerformanceState(handle))}"),
+            driver=ask(lambda: _text(nvml.nvmlSystemGetDriverVersion())),
             throttle_reasons=self._read_reasons(handle),
             ecc_corrected=self._read_ecc(handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
             ecc_uncorrected=self._read_ecc(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),

@@ -50,7 +50,8 @@ class Difference:
         """Return signal to noise in decibels; infinite without any error."""
         if self.error2 == 0:
             return math.inf
-        return 10 * math.log10(self.reference2 / self.error2) if self.reference2 > 0 else -math.inf
+        ratio = self.reference2 / self.error2  # 0 too where the one is too small, or the other too large, to be divided
+        return 10 * math.log10(ratio) if ratio > 0 else -math.inf
 
     @property
     def relative_rmse(self) -> float:
@@ -64,7 +65,7 @@ class Difference:
         """Return the cosine; 1 for two zero vectors, 0 where only one is zero."""
         if self.reference2 == 0 or self.candidate2 == 0:
             return 1.0 if self.reference2 == self.candidate2 else 0.0
-        return min(1.0, max(-1.0, self.product / math.sqrt(self.reference2 * self.candidate2)))
+        return min(1.0, max(-1.0, self.product / (math.sqrt(self.reference2) * math.sqrt(self.candidate2))))
 
     @property
     def top1_agreement(self) -> float | None:

@@ -117,10 +117,6 @@ class RequestMetrics:
         """Count a request that has ended."""
         self._find(record.model, record.served).observe(record)
 
-    def count_batch(self, model: str, served: ServedEngine) -> None:
-        """Count one execution of an engine; who batches requests calls it, else each answer counts as one."""
-        self._find(model, served).count_batch()
-
     def introduce(self, model: str, served: ServedEngine) -> None:
         """Begin the series of an engine with zeros: a rate needs a value from before the first request."""
         self._find(model, served)

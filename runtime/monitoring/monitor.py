@@ -30,7 +30,7 @@ from modelreg.runtime.monitoring.host_load import HostReader
 from modelreg.runtime.monitoring.metrics import RequestMetrics
 from modelreg.runtime.monitoring.tracking import ModelTracker
 from modelreg.runtime.requests import RequestRecord
-from modelreg.runtime.serving import ActiveState, Answer, ServedEngine
+from modelreg.runtime.serving import ActiveState, Answer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,10 +108,6 @@ class Monitor:
     def observe(self, record: RequestRecord) -> None:
         """Count a request that has ended: `RequestObserver`."""
         self.requests.observe(record)
-
-    def count_batch(self, model: str, served: ServedEngine) -> None:
-        """Count an execution, where requests are batched; else each answer counts as one."""
-        self.requests.count_batch(model, served)
 
     def offer(self, model: str, inputs: Mapping[str, Array], answer: Answer) -> None:
         """Offer an answer to online parity, which takes a share of them; costs next to nothing else."""

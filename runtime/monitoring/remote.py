@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import queue
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -18,7 +20,10 @@ from modelreg.runtime.monitoring.exporter import DOCUMENT_PATH, METRICS_PATH
 from modelreg.runtime.monitoring.hysteresis import HealthState
 
 _MOST_BYTES = 8 << 20
-_MOST_AT_ONCE = 16
+_CHUNK_BYTES = 1 << 16
+_GRACE_S = 1.0
+_LARGEST = 1e18
+"""Beyond what anything here can measure; what is larger breaks the arithmetic of whoever shows it."""
 
 
 class UnreachableError(ModelregError):
@@ -55,9 +60,32 @@ def locate_document(url: str) -> str:
 
 
 def ask_all(urls: Sequence[str], *, timeout_s: float) -> list[Answered]:
-    """Ask several processes at once; one that does not answer holds up none of the others for longer than that."""
-    with ThreadPoolExecutor(min(len(urls), _MOST_AT_ONCE) or 1, thread_name_prefix="modelreg-ask") as threads:
-        return list(threads.map(lambda url: _ask(url, timeout_s=timeout_s), urls))
+    """
+    Ask several processes at once; one that does not answer holds up none of the others for longer than that.
+
+    A name that is not resolved, and an answer that comes byte by byte, have no end of their own: such a thread is left.
+    """
+    answers: queue.SimpleQueue[Answered] = queue.SimpleQueue()
+    for url in urls:
+        threading.Thread(
+            target=lambda url: answers.put(_ask(url, timeout_s=timeout_s)),
+            args=(url,),
+            name="modelreg ask",
+            daemon=True,
+        ).start()
+    until_s = time.monotonic() + timeout_s + _GRACE_S  # each says by itself what took too long, if it can
+    found: dict[str, Answered] = {}
+    while len(found) < len(urls):
+        try:
+            answered = answers.get(timeout=max(0.0, until_s - time.monotonic()))
+        except queue.Empty:
+            break
+        found[answered.url] = answered
+    return [found.get(url) or _late(url, timeout_s) for url in urls]
+
+
+def _late(url: str, timeout_s: float) -> Answered:
+    return Answered(url=url, document=None, error=UnreachableError(f"{url} did not answer within {timeout_s:g} s"))
 
 
 def _ask(url: str, *, timeout_s: float) -> Answered:
@@ -74,9 +102,10 @@ def ask(url: str, *, timeout_s: float) -> Json:
     Raises:
         UnreachableError: It does not answer in time, or with something else.
     """
+    until_s = time.monotonic() + timeout_s
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310 - HTTP alone, see locate_document
-            body = answer.read(_MOST_BYTES + 1)
+            body = _read(answer, until_s=until_s)
     except urllib.error.HTTPError as error:
         error.close()
         raise UnreachableError(f"{url} answers {error.code}", hint="It serves something else.") from None
@@ -88,6 +117,17 @@ def ask(url: str, *, timeout_s: float) -> Json:
     return require_document(body, where=url)
 
 
+def _read(answer: Any, *, until_s: float) -> bytes:
+    """Return a body, or the beginning of one that is too large; raises TimeoutError where it does not end in time."""
+    chunks, size_bytes = [], 0
+    while size_bytes <= _MOST_BYTES and (chunk := answer.read1(_CHUNK_BYTES)):
+        chunks.append(chunk)
+        size_bytes += len(chunk)
+        if time.monotonic() > until_s:
+            raise TimeoutError("its answer does not come to an end")
+    return b"".join(chunks)
+
+
 def require_document(body: bytes, *, where: str) -> Json:
     """
     Return a document, known to have the parts that are read. Pure.
@@ -96,7 +136,7 @@ def require_document(body: bytes, *, where: str) -> Json:
         UnreachableError: It is none.
     """
     try:
-        document: Any = json.loads(body) if len(body) <= _MOST_BYTES else None
+        document: Any = _parse(body) if len(body) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
         document = None
     if not _is_document(document):
@@ -110,18 +150,58 @@ def require_document(body: bytes, *, where: str) -> Json:
     return found
 
 
-_SHAPE: Mapping[str, type] = {"health": dict, "models": dict, "devices": dict, "load": dict, "host": str, "pid": int}
+def _parse(body: bytes) -> Any:
+    return json.loads(body, parse_float=_read_number, parse_int=_read_whole, parse_constant=_read_number)
+
+
+_NUMBER = (int, float)
+_LOAD = dict.fromkeys(("cpu_utilization", "memory_used_bytes", "memory_total_bytes"), _NUMBER)
+_GPU = {
+    **dict.fromkeys(("utilization", "memory_used_bytes", "memory_total_bytes", "temperature_c", "power_w"), _NUMBER),
+    "throttle_reasons": list,
+}
+_LATENCY = dict.fromkeys(("p50", "p90", "p99"), _NUMBER)
+_REQUESTS = {**dict.fromkeys(("per_second", "error_rate", "batch"), _NUMBER), "latency_ms": _LATENCY}
+_MODEL = {"state": {"served": {}}, "requests": _REQUESTS}
+_SHAPE = {
+    **{"host": str, "pid": int, "health": {"state": str, "findings": [{}], "unmeasured": [{}]}},
+    **{"models": {}, "devices": {"gpus": [_GPU]}, "load": _LOAD},
+}
 
 
 def _is_document(document: Any) -> bool:
+    """Return whether a document has what is always there, and no value that breaks whoever shows or adds it up."""
     if not isinstance(document, dict) or "monitor" not in document:
         return False
-    if not all(isinstance(document.get(name), kind) for name, kind in _SHAPE.items()):
+    if not _fits(document, _SHAPE) or any(document.get(name) is None for name in _SHAPE):
         return False
     health, models = document["health"], document["models"]
-    lists = (health.get("findings"), document["devices"].get("gpus"))
     return (
         health.get("state") in tuple(map(str, HealthState))
-        and all(isinstance(each, list) and all(isinstance(one, dict) for one in each) for each in lists)
-        and all(isinstance(each, dict) and isinstance(each.get("requests"), dict) for each in models.values())
+        and None not in (health.get("findings"), health.get("unmeasured", []), document["devices"].get("gpus"))
+        and all(_fits(each, _MODEL) and each and each.get("requests") is not None for each in models.values())
     )
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Return whether a value is unknown, or of a shape: a type, a list of a shape, an object with values of shapes."""
+    if value is None:
+        return True
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(each is not None and _fits(each, shape[0]) for each in value)
+    if isinstance(shape, Mapping):
+        return isinstance(value, dict) and all(_fits(value.get(name), each) for name, each in shape.items())
+    return isinstance(value, shape)
+
+
+def _read_number(text: str) -> float:
+    """Return a number of JSON; raises ValueError for one that is none, or that nothing here can measure."""
+    number = float(text)
+    if not abs(number) <= _LARGEST:
+        raise ValueError(f"{text:.20} is too large")
+    return number
+
+
+def _read_whole(text: str) -> int:
+    _read_number(text)
+    return int(text)

@@ -45,11 +45,11 @@ class Series:
         "_lock",
         "_recent",
         "answered",
-        "batches",
         "buckets",
         "bytes_in",
         "bytes_out",
         "compute_s",
+        "executions",
         "queue_s",
         "request_s",
         "rows",
@@ -62,7 +62,7 @@ class Series:
             outcome: 0 for outcome in RequestOutcome if outcome is not RequestOutcome.OK
         }
         self.answered = self.rows = self.bytes_in = self.bytes_out = 0
-        self.batches = 0
+        self.executions = 0
         self.request_s = self.queue_s = self.compute_s = 0.0
         self.buckets = [0] * (len(BOUNDS_S) + 1)
         self.touched_s = time.monotonic()
@@ -76,6 +76,8 @@ class Series:
             self.bytes_in += record.bytes_in
             self.bytes_out += record.bytes_out
             self.touched_s = now_s
+            if record.served is not None:
+                self.executions += record.executions
             if record.outcome is not RequestOutcome.OK:
                 self._failures[record.outcome] += 1
                 return
@@ -88,20 +90,10 @@ class Series:
             self.buckets[bisect_left(BOUNDS_S, total_s)] += 1
             self._recent.append((now_s, total_s, record.queue_s, record.compute_s))
 
-    def count_batch(self) -> None:
-        """Count one execution of the engine: several requests, where they are batched."""
-        with self._lock:
-            self.batches += 1
-
     @property
     def outcomes(self) -> dict[RequestOutcome, int]:
         """Return how many requests ended how."""
         return {RequestOutcome.OK: self.answered, **self._failures}
-
-    @property
-    def executions(self) -> int:
-        """Return how often the engine ran: what was told of batches, else once for each answer."""
-        return self.batches or self.answered
 
     def recent(self, *, now_s: float | None = None) -> Latencies:
         """Return the latencies within the window, at most the last 4096."""

@@ -7,9 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from modelreg.runtime.instance_group import RequestLostError
 from modelreg.runtime.requests import RequestOutcome, RequestRecord
 from modelreg.runtime.runner import RunError
-from modelreg.runtime.serving import ActiveState, Answer, NotServingError
+from modelreg.runtime.serving import ActiveState, Answer, DeadlineExceededError, NotServingError, QueueFullError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,7 +79,10 @@ def describe_answer(name: str, inputs: Mapping[str, Array], answer: Answer, *, b
         outcome=RequestOutcome.OK,
         served=answer.served,
         rows=count_rows(inputs),
-        compute_s=took_s,
+        queue_s=answer.turn.queue_s,
+        compute_s=took_s - answer.turn.queue_s,
+        batch_rows=answer.turn.batch_rows,
+        executions=answer.turn.executions,
         total_s=took_s,
         bytes_in=sum(each.nbytes for each in inputs.values()),
         bytes_out=sum(each.nbytes for each in answer.outputs.values()),
@@ -92,10 +96,12 @@ def describe_failure(name: str, error: BaseException, *, began_s: float) -> Requ
 
 def judge_error(error: BaseException) -> RequestOutcome:
     """Return how a request ended that raised `error`. Pure."""
-    if isinstance(error, RunError):
+    if isinstance(error, RunError) and not isinstance(error, RequestLostError):
         return RequestOutcome.INVALID  # the backend refuses these inputs, and lives on
-    if isinstance(error, NotServingError):
+    if isinstance(error, (NotServingError, QueueFullError)):
         return RequestOutcome.REFUSED
+    if isinstance(error, DeadlineExceededError):
+        return RequestOutcome.EXPIRED
     if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
         return RequestOutcome.CANCELED
     return RequestOutcome.FAILED

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelreg.registry.errors import MissingDependencyError
 from modelreg.registry.words import Json
-from modelreg.runtime.requests import RequestObserver
+from modelreg.runtime.requests import AnswerTaker, RequestObserver
 from modelreg.runtime.serve.admitting import Gate
 from modelreg.runtime.serve.documents import (
     configure_model,
@@ -42,6 +42,7 @@ def make_app(
     limits: Limits | None = None,
     gate: Gate | None = None,
     observers: Sequence[RequestObserver] = (),
+    takers: Sequence[AnswerTaker] = (),
     routes: Sequence[Route] = (),
     version: str = "",
 ) -> Starlette:
@@ -53,6 +54,7 @@ def make_app(
         limits: The limits.
         gate: Closes the server.
         observers: Hear of every inference request to one of the models.
+        takers: Are offered every answer, for online parity.
         routes: More addresses, which go before our own: `/metrics`, a readiness probe that says more.
         version: What the server says it is.
 
@@ -68,7 +70,7 @@ def make_app(
 
     gate = gate or Gate()
     served = ServedModels(models)
-    infer = InferEndpoint(served, limits=limits or Limits(), gate=gate, observers=observers)
+    infer = InferEndpoint(served, limits=limits or Limits(), gate=gate, observers=observers, takers=takers)
     looks = Looks(served, gate=gate, version=version)
     infers = [Route(f"{path}/infer", infer, methods=["POST"]) for path in (_MODEL, _VERSION)]
     gets = [Route(path, _endpoint(look, gate), methods=["GET"]) for path, look in looks.by_path().items()]

@@ -53,7 +53,7 @@ def array_of_json(data: object, datatype: str, shape: tuple[int, ...], *, where:
         given = np.array(data)
     except (ValueError, OverflowError):
         raise InvalidRequestError(f"the data of {where} is no regular list of numbers") from None
-    if datatype == "UINT64" and given.dtype.kind == "f":
+    if datatype == "UINT64" and given.size and given.dtype.kind == "f":
         given = _as_exact(data, given)
     size = math.prod(shape)  # a list of nothing shows no shape
     if given.size != size or (size and given.ndim > 1 and given.shape != shape):

@@ -23,6 +23,7 @@ from modelreg.runtime.triton.tensors import is_batched
 
 Array = NDArray[Any]
 _LONGEST_ID = 1000
+_LONGEST_TIMEOUT_US = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ def _read_id(value: object) -> str:
 def _read_timeout(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidRequestError("timeout must be a number of microseconds, a whole one of at least 0")
-    return value / 1e6 if value else None
+    return min(value, _LONGEST_TIMEOUT_US) / 1e6 if value else None
 
 
 # -- inputs ------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from modelreg.registry.errors import ModelregError
-from modelreg.runtime.requests import RequestObserver, RequestOutcome, RequestRecord
+from modelreg.runtime.instance_group import RequestLostError
+from modelreg.runtime.requests import AnswerTaker, RequestObserver, RequestOutcome, RequestRecord
 from modelreg.runtime.runner import RunError
 from modelreg.runtime.serve.admitting import Gate
 from modelreg.runtime.serve.bodies import Body, Memory, Receive
@@ -26,9 +27,10 @@ from modelreg.runtime.serve.problems import (
     GoneError,
     InvalidRequestError,
     NoEngineError,
+    NoRoomError,
     RequestError,
 )
-from modelreg.runtime.serving import Answer, NotServingError
+from modelreg.runtime.serving import Answer, DeadlineExceededError, NotServingError, QueueFullError
 
 _log = logging.getLogger("modelreg.runtime")
 _HEAVY_JSON_BYTES = 1 << 18
@@ -51,9 +53,16 @@ class InferEndpoint:
     """Answers inference requests for all models."""
 
     def __init__(
-        self, models: ServedModels, *, limits: Limits, gate: Gate, observers: Sequence[RequestObserver]
+        self,
+        models: ServedModels,
+        *,
+        limits: Limits,
+        gate: Gate,
+        observers: Sequence[RequestObserver],
+        takers: Sequence[AnswerTaker],
     ) -> None:
         self._models = models
+        self._takers = takers
         self._limits = limits
         self._gate = gate
         self._observers = observers
@@ -85,7 +94,7 @@ class InferEndpoint:
             model = self._models.find(path["name"])
         except RequestError as error:  # of no model that can be counted
             return _refuse(error)
-        visit = Visit(model, path.get("version"), limits=self._limits, began_s=began_s)
+        visit = Visit(model, path.get("version"), limits=self._limits, takers=self._takers, began_s=began_s)
         reply: Reply | None = None
         try:
             with self._memory.holding() as take:
@@ -123,12 +132,21 @@ class InferEndpoint:
 class Visit:
     """One request to one model, and what is known of it so far."""
 
-    def __init__(self, model: ServedModel, version: str | None, *, limits: Limits, began_s: float) -> None:
+    def __init__(
+        self,
+        model: ServedModel,
+        version: str | None,
+        *,
+        limits: Limits,
+        takers: Sequence[AnswerTaker],
+        began_s: float,
+    ) -> None:
         self.model = model
         self.began_s = began_s
         self.known: dict[str, Any] = {}
         self._version = version
         self._limits = limits
+        self._takers = takers
 
     def note(self, **known: Any) -> None:
         """Add to what the record will say."""
@@ -154,9 +172,17 @@ class Visit:
         self.note(rows=request.rows)
         answer = await self._run(request, receive)
         require_served(self._version, answer.served, name=model.name)
+        self._offer(request, answer)
         size_bytes = sum(answer[wanted.name].nbytes for wanted in request.outputs if not wanted.is_binary)
         encoded = await _work(size_bytes, lambda: encode_answer(answer, request, signature, model=model.name))
         return await _reply(encoded, answer, headers.get("accept-encoding", ""))
+
+    def _offer(self, request: InferRequest, answer: Answer) -> None:
+        for taker in self._takers:
+            try:
+                taker.offer(self.model.name, request.inputs, answer)
+            except Exception:  # somebody else's code: serving goes on
+                _log.exception("what is offered answers failed")
 
     async def _run(self, request: InferRequest, receive: Receive) -> Answer:
         """Return the engine's answer: this is where a request waits, and where its deadline counts."""
@@ -167,31 +193,66 @@ class Visit:
         await admission.enter(until_s=until_s, gone=receive)
         running_s = time.monotonic()
         self.note(queue_s=running_s - entered_s)
-        running = asyncio.ensure_future(self.model.active.infer(request.inputs))
+        left_s = max(0.0, until_s - running_s)
+        running = asyncio.ensure_future(self.model.active.infer(request.inputs, timeout_s=left_s))
         running.add_done_callback(lambda _: admission.leave())  # when the engine is free, whoever still waits for it
-        await asyncio.wait((running,), timeout=max(0.0, until_s - running_s))
-        self.note(compute_s=time.monotonic() - running_s)
+        is_gone = await _wait(running, timeout_s=left_s, gone=receive if self.model.active.is_batched else None)
+        took_s = time.monotonic() - running_s
+        self.note(compute_s=took_s)
         if not running.done():
             running.add_done_callback(_forget)
+            if self.model.active.is_batched:
+                running.cancel()  # it leaves the batcher's queue, if it is still there
+            if is_gone:
+                raise GoneError("the client went away before its answer was there")
             raise ExpiredError(f"the answer was not there within {timeout_s:g} s")
         try:
             answer = running.result()
         except ModelregError as error:
             raise translate(error) from error
-        self.note(served=answer.served)
+        self._note_turn(answer, entered_s=entered_s, running_s=running_s, took_s=took_s)
         return answer
+
+    def _note_turn(self, answer: Answer, *, entered_s: float, running_s: float, took_s: float) -> None:
+        turn = answer.turn
+        self.note(
+            served=answer.served,
+            queue_s=running_s - entered_s + turn.queue_s,
+            compute_s=max(0.0, took_s - turn.queue_s),
+            batch_rows=turn.batch_rows,
+            executions=turn.executions,
+        )
 
 
 def translate(error: ModelregError) -> RequestError:
     """Return what the client hears of an error of `infer`."""
     if isinstance(error, RequestError):
         return error
-    if isinstance(error, RunError):
+    if isinstance(error, RunError) and not isinstance(error, RequestLostError):
         return InvalidRequestError(f"the engine refuses this: {error}")
     if isinstance(error, NotServingError):
         return NoEngineError(str(error), hint="")
+    if isinstance(error, QueueFullError):
+        return NoRoomError(str(error), hint="")
+    if isinstance(error, DeadlineExceededError):
+        return ExpiredError(str(error))
     _log.warning("a request failed: %s", error)
     return EngineFailedError("the engine failed over this request, and is started again")
+
+
+async def _wait(
+    running: asyncio.Future[Answer], *, timeout_s: float, gone: Callable[[], Awaitable[object]] | None
+) -> bool:
+    """Wait for an answer, for so long, and where `gone` is given until the client went away; return whether it did."""
+    if gone is None:
+        await asyncio.wait((running,), timeout=timeout_s)
+        return False
+    leaving = asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait((running, leaving), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        return leaving.done()
+    finally:
+        leaving.cancel()
 
 
 def _forget(running: asyncio.Future[Answer]) -> None:

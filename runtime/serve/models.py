@@ -11,7 +11,7 @@ from modelreg.runtime.serve.admitting import Admission
 from modelreg.runtime.serve.limits import Limits
 from modelreg.runtime.serve.problems import NoEngineError, UnknownModelError
 from modelreg.runtime.serve.statistics import Statistics
-from modelreg.runtime.serving import ActiveState, Answer, NotServingError, ServedEngine
+from modelreg.runtime.serving import ActiveState, Answer, NotServingError, ServedEngine, count_instances
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,8 +28,13 @@ class Servable(Protocol):
         """Return what it takes and gives."""
         ...
 
-    async def infer(self, inputs: Mapping[str, Array]) -> Answer:
-        """Return every output."""
+    @property
+    def is_batched(self) -> bool:
+        """Return whether requests wait in the queue of dynamic batching, which says itself when it is full."""
+        ...
+
+    async def infer(self, inputs: Mapping[str, Array], *, timeout_s: float | None = None) -> Answer:
+        """Return every output; a request that still waits after that time is not run."""
         ...
 
     def state(self) -> ActiveState:
@@ -63,6 +68,14 @@ class ServedModel:
             return self.active.state().served
         except NotServingError:
             return None
+
+    @property
+    def waiting(self) -> int:
+        """Return how many requests wait for their turn: for a place, and in the queue of dynamic batching."""
+        try:
+            return self.admission.waiting + self.active.state().waiting
+        except NotServingError:
+            return self.admission.waiting
 
     def require_version(self, version: str | None) -> ServedEngine:
         """
@@ -129,8 +142,20 @@ def serve_models(actives: Mapping[str, Servable], limits: Limits) -> list[Served
             name=name,
             reference=reference,
             active=active,
-            admission=Admission(concurrency=limits.concurrency, max_queue=limits.max_queue),
+            admission=admit(active, limits),
             statistics=Statistics(),
         )
         for name, (reference, active) in zip(name_models(pairs), actives.items(), strict=True)
     ]
+
+
+def admit(active: Servable, limits: Limits) -> Admission:
+    """
+    Return the places at an open model's engine: `limits.concurrency`, and at least one for each instance.
+
+    Where requests are batched there is a place for whatever is connected: what the batcher shall put together must
+    reach its queue, and that queue has the limit.
+    """
+    if active.is_batched:
+        return Admission(concurrency=limits.max_connections, max_queue=0)
+    return Admission(concurrency=max(limits.concurrency, count_instances(active.state())), max_queue=limits.max_queue)

@@ -9,8 +9,7 @@ import logging
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,23 +17,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from modelreg.registry.errors import MissingDependencyError, ModelregError
 from modelreg.runtime.active_async import AsyncActiveModel
+from modelreg.runtime.monitoring.exporter import routes
 from modelreg.runtime.requests import RequestObserver
 from modelreg.runtime.serve.admitting import Gate
 from modelreg.runtime.serve.app import make_app
+from modelreg.runtime.serve.connections import make_room_for_files, sweep_connections
 from modelreg.runtime.serve.limits import Limits
 from modelreg.runtime.serve.listening import describe_address, listen
 from modelreg.runtime.serve.models import ServedModel, serve_models
 from modelreg.runtime.serving import ServedEngine
 
 if TYPE_CHECKING:
-    from starlette.routing import Route
     from uvicorn import Server
+
+    from modelreg.runtime.monitoring.monitor import Monitor
 
 Leave = Callable[[int], None]
 """Ends the process with this exit code."""
 
 _LOOK_S = 0.25
-_SWEEP_S = 1.0
 _CONNECTIONS_END_S = 2
 _MODELS_CLOSE_S = 10.0
 
@@ -75,7 +76,7 @@ class Serving:
         limits: The limits.
         told: Hears what happens.
         observers: Hear of every inference request.
-        make_routes: Returns more addresses for the open models.
+        make_monitor: Returns what counts and watches the open models, and tells of them at `/metrics`; None: nothing.
         version: What the server says it is.
         ready_delay_s: How long requests are still taken after the readiness probe says no.
         shutdown_timeout_s: How long requests that are under way may take in the end.
@@ -85,7 +86,7 @@ class Serving:
     told: Told
     limits: Limits = field(default_factory=Limits)
     observers: Sequence[RequestObserver] = ()
-    make_routes: Callable[[Sequence[ServedModel]], Sequence[Route]] = lambda _models: ()
+    make_monitor: Callable[[Sequence[ServedModel]], Monitor] | None = None
     version: str = ""
     ready_delay_s: float = 0.0
     shutdown_timeout_s: float = 30.0
@@ -108,6 +109,7 @@ async def serve(serving: Serving, bound: socket.socket) -> None:
         ModelregError: A model cannot be served, or the port is taken after all.
         AbandonedError: Requests were still under way after `shutdown_timeout_s`.
     """
+    make_room_for_files(serving.limits)
     leave = partial(_leave, Path(bound.getsockname()) if bound.family == socket.AF_UNIX else None)
     async with contextlib.AsyncExitStack() as stack:
         stop = stack.enter_context(_stop_signals(leave))
@@ -116,7 +118,11 @@ async def serve(serving: Serving, bound: socket.socket) -> None:
         listen(bound)
         models = serve_models(serving.actives, serving.limits)
         gate = Gate()
-        server = make_server(serving, models, gate)
+        monitor = None if serving.make_monitor is None else serving.make_monitor(models)
+        if monitor is not None:
+            stack.push_async_callback(_end_in_time, partial(asyncio.to_thread, monitor.stop), serving.told, leave)
+            monitor.start()
+        server = make_server(serving, models, gate, monitor)
         running = asyncio.ensure_future(server.serve(sockets=[bound]))
         beside = [
             asyncio.ensure_future(_tell_swaps(models, serving.told)),
@@ -140,16 +146,16 @@ async def _open_all(serving: Serving, stack: contextlib.AsyncExitStack, stop: as
     """Load every model; return whether nobody said stop meanwhile. What is being loaded then is loaded, and freed."""
     for active in serving.actives.values():
         await active.open()
-        stack.push_async_callback(_close, active, serving.told, leave)
+        stack.push_async_callback(_end_in_time, active.close, serving.told, leave)
         if stop.is_set():
             return False
     return True
 
 
-async def _close(active: AsyncActiveModel, told: Told, leave: Leave) -> None:
-    """Free a model; where a call to it does not end, end the process: nobody can end a thread."""
+async def _end_in_time(end: Callable[[], Awaitable[None]], told: Told, leave: Leave) -> None:
+    """Free a model, or stop the monitor; where a call does not end, end the process: nobody can end a thread."""
     try:
-        await asyncio.wait_for(active.close(), _MODELS_CLOSE_S)
+        await asyncio.wait_for(end(), _MODELS_CLOSE_S)
     except asyncio.TimeoutError:
         told.abandoned("an engine did not end what it was asked")
         leave(1)
@@ -166,7 +172,7 @@ async def _end(serving: Serving, gate: Gate) -> int:
     return 0 if is_idle else gate.under_way
 
 
-def make_server(serving: Serving, models: Sequence[ServedModel], gate: Gate) -> Server:
+def make_server(serving: Serving, models: Sequence[ServedModel], gate: Gate, monitor: Monitor | None = None) -> Server:
     """Return uvicorn's server of the application, without signals of its own."""
     from uvicorn import Config, Server
 
@@ -177,12 +183,14 @@ def make_server(serving: Serving, models: Sequence[ServedModel], gate: Gate) -> 
         def capture_signals(self) -> Any:
             yield
 
+    watching = [] if monitor is None else [monitor]
     app = make_app(
         models,
         limits=serving.limits,
         gate=gate,
-        observers=serving.observers,
-        routes=serving.make_routes(models),
+        observers=[*serving.observers, *watching],
+        takers=watching,
+        routes=[route for each in watching for route in routes(each)],
         version=serving.version,
     )
     limits = serving.limits
@@ -196,7 +204,7 @@ def make_server(serving: Serving, models: Sequence[ServedModel], gate: Gate) -> 
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=limits.max_connections,
+            limit_concurrency=limits.max_connections + 1,  # uvicorn refuses at this number, who asks included
             timeout_keep_alive=max(1, round(limits.read_timeout_s)),
             timeout_graceful_shutdown=_CONNECTIONS_END_S,
         )
@@ -239,33 +247,3 @@ async def _tell_swaps(models: Sequence[ServedModel], told: Told) -> None:
             if served is not None and served != known[model.name]:
                 known[model.name] = served
                 told.swapped(model, served)
-
-
-# -- clients that do nothing -------------------------------------------------------------------------------
-async def sweep_connections(server: Server, limits: Limits) -> None:
-    """
-    Cut connections on which nothing goes on: headers that do not come to an end, answers that nobody reads.
-
-    uvicorn has a limit for the time between two requests alone.
-    """
-    seen: dict[Any, tuple[object, float]] = {}
-    while True:
-        await asyncio.sleep(_SWEEP_S)
-        now_s = time.monotonic()
-        here = {each: _describe_progress(each) for each in server.server_state.connections}
-        seen = {
-            each: seen[each] if each in seen and seen[each][0] == progress else (progress, now_s)
-            for each, progress in here.items()
-        }
-        for connection, (progress, since_s) in seen.items():
-            if progress is not None and now_s - since_s > limits.read_timeout_s:
-                connection.transport.abort()
-
-
-def _describe_progress(connection: Any) -> object:
-    """Return what changes while a connection makes progress; None while the application is at work for it."""
-    cycle, transport = connection.cycle, connection.transport
-    unsent_bytes = transport.get_write_buffer_size()
-    if cycle is not None and not cycle.response_complete and not unsent_bytes:
-        return None
-    return (cycle, unsent_bytes)  # the cycle itself: the next one may get the number of one that is gone

@@ -42,6 +42,7 @@ class VersionCounts:
     queue: Duration = field(default_factory=Duration)
     compute: Duration = field(default_factory=Duration)
     rows: int = 0
+    executions: int = 0
     last_ms: int = 0
     batches: dict[int, Duration] = field(default_factory=dict)
 
@@ -53,11 +54,12 @@ class VersionCounts:
         self.success.add(record.total_s)
         self.queue.add(record.queue_s)
         self.compute.add(record.compute_s)
-        rows = record.rows or 1
-        self.rows += rows
+        self.rows += record.rows or 1
+        self.executions += record.executions
         self.last_ms = time.time_ns() // 1_000_000
-        if rows in self.batches or len(self.batches) < _KEPT_BATCHES:
-            self.batches.setdefault(rows, Duration()).add(record.compute_s)
+        size = record.batch_rows or record.rows or 1
+        if record.executions and (size in self.batches or len(self.batches) < _KEPT_BATCHES):
+            self.batches.setdefault(size, Duration()).add(record.compute_s)
 
     def to_json(self, name: str, version: int) -> Json:
         """Return Triton's object of one model and version; what it tells apart and we do not is zero."""
@@ -68,7 +70,7 @@ class VersionCounts:
             "version": str(version),
             "last_inference": self.last_ms,
             "inference_count": self.rows,
-            "execution_count": self.success.count,
+            "execution_count": self.executions,
             "inference_stats": {
                 "success": self.success.to_json(),
                 "fail": self.fail.to_json(),

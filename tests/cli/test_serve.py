@@ -21,6 +21,7 @@ from modelreg.registry.storage.local import LocalStorage
 from modelreg.runtime.ort import open_session
 from modelreg_testing.cli import run_cli
 from modelreg_testing.http_serving import HttpClient, ServeProcess, adder_request, binary_request, ones
+from modelreg_testing.monitoring import value_of
 from modelreg_testing.released_lenet import released_lenet
 from modelreg_testing.serving import activate_plan, adder, eventually
 
@@ -153,7 +154,20 @@ def test_a_second_signal_ends_it_at_once(store: LocalStorage, tmp_path: Path) ->
 def lenet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServeProcess, Path]]:
     home = released_lenet(tmp_path_factory)
     cache = tmp_path_factory.mktemp("cache")
-    words = ("lenet@production", "--home", home, "--http-port", 0, "--cache", cache, "--threads", 1, "--no-lease")
+    words = (
+        "lenet@production",
+        "--home",
+        home,
+        "--http-port",
+        0,
+        "--cache",
+        cache,
+        "--threads",
+        1,
+        "--no-lease",
+        "--parity-share",
+        1,
+    )
     with ServeProcess(*words) as server:
         yield server, cache
         assert server.stop() == 0
@@ -227,6 +241,29 @@ def test_every_dtype_and_page_of_the_server_is_json(lenet: tuple[ServeProcess, P
         assert answer.headers["modelreg-generation"] == "2"
 
 
+def test_a_share_of_the_answers_is_compared_with_the_source(lenet: tuple[ServeProcess, Path]) -> None:
+    server, _ = lenet
+    images = np.random.default_rng(1).normal(size=(4, 1, 28, 28)).astype(np.float32)
+    body, headers = binary_request("image", images)
+    with HttpClient(server.port) as client:
+
+        def compared() -> float:
+            assert client.ask("POST", "/v2/models/lenet/infer", body, **headers).status == 200
+            text = client.ask("GET", "/metrics").body
+            return value_of(text, "modelreg_parity_samples_total", model="lenet")
+
+        eventually(compared)
+        text = client.ask("GET", "/metrics").body
+        assert value_of(text, "modelreg_parity_cosine", precision="int8", output="logits") > 0.9
+
+
+def test_without_metrics_there_is_no_address_for_them(store: LocalStorage) -> None:
+    with process(store, "--no-metrics") as server, HttpClient(server.port) as client:
+        assert client.ask("GET", "/metrics").status == 404
+        done = run_cli("top", server.url, "--once")
+        assert (done.code, "answers 404" in done.err) == (1, True)
+
+
 def test_what_it_does_not_begin(store: LocalStorage, tmp_path: Path) -> None:
     def refused(*words: object) -> tuple[int, str]:
         done = run_cli("serve", "lenet@production", "--store", store.root, "--cache", tmp_path / "cache", *words)
@@ -247,6 +284,12 @@ def test_what_it_does_not_begin(store: LocalStorage, tmp_path: Path) -> None:
     assert refused("lenet")[0] == 2
     code, said = refused("lenet@nothing", "--http-port", 0)
     assert (code, "lenet@nothing" in said) == (1, True)
+    assert refused("--devices", "first", "--http-port", 0) == (2, "modelreg: error: 'first' is no device")
+    assert refused("--devices", "0", "--http-port", 0)[0] == 2  # the engine is for the CPU
+    assert refused("--max-delay-us", 5, "--http-port", 0)[0] == 2
+    assert refused("--max-batch", 4, "--max-queue", 0, "--http-port", 0)[0] == 2
+    assert refused("--parity-share", 0.1, "--no-metrics")[0] == 2
+    assert refused("--parity-share", 1.5)[0] == 2
     assert run_cli("serve", "lenet@production", "--endpoint-url", "http://x").code == 2
     assert run_cli("serve").code == 2
 

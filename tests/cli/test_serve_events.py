@@ -36,6 +36,8 @@ STATE = ActiveState(served=SERVED, store_generation=7, alarms=(), in_flight=0, s
 class Still:
     """A model of which only the state is asked."""
 
+    is_batched = False
+
     def state(self) -> ActiveState:
         return STATE
 

@@ -71,7 +71,7 @@ def test_the_table_of_limits_has_the_options_settings_and_defaults() -> None:
     assert command is not None
     options = {name for parameter in command.params for name in parameter.opts}
     rows = re.findall(r"^\| `(--[a-z-]+) \w+` \| (.*?) \| ([\d.]+) \|", PAGE, re.MULTILINE)
-    assert len(rows) == 7
+    assert len(rows) == 10
     for option, setting, default in rows:
         assert option in options
         if setting != "-":

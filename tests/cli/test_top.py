@@ -35,6 +35,7 @@ from modelreg.runtime.monitoring.devices import DeviceReader
 from modelreg.runtime.monitoring.exporter import Exporter
 from modelreg.runtime.monitoring.monitor import Monitor
 from modelreg.runtime.monitoring.remote import Answered, UnreachableError
+from modelreg.runtime.serving import InstanceState
 from modelreg_testing.cli import Shop, run_cli
 from modelreg_testing.monitoring import LIMITS, Nvml, h200, served_adder
 
@@ -66,11 +67,11 @@ def test_one_look_shows_models_and_gpus(served: Exporter) -> None:
     header, lenet, _, gpus, gpu = done.out.splitlines()
     assert header.split() == [
         *("MODEL", "PROCESS", "GEN", "VERSION", "PRECISION", "REQ/S", "ERRORS", "P50", "MS", "P99", "MS"),
-        *("QUEUE", "BATCH", "HEALTH"),
+        *("QUEUE", "BATCH", "INST", "HEALTH"),
     ]
     cells = re.split(r" {2,}", lenet)
     assert cells[:5] == ["lenet", f"{socket.gethostname()}:{os.getpid()}", "1", "1", "fp32"]
-    assert cells[-2:] == ["2", "HEALTHY"]
+    assert cells[-3:] == ["2", "1", "HEALTHY"]
     assert gpus.split()[:3] == ["GPU", "NAME", "UTIL"]
     expected = ["0", "NVIDIA H200", "37 %", "14.0 GiB of 140.4 GiB", "41 C", "251 W", "1980", "3201", "gpu_idle"]
     assert re.split(r" {2,}", gpu) == expected
@@ -219,13 +220,31 @@ def test_a_generation_says_how_far_the_store_is(served: object, stored: object, 
     assert view.say_generation(served, stored) == text
 
 
+@pytest.mark.parametrize(
+    ("instances", "text"),
+    [
+        (None, "-"),
+        ([], "1"),
+        ([InstanceState(device="cpu")] * 3, "3"),
+        ([InstanceState(device="GPU 0"), InstanceState(device="GPU 1", out_since=utc_now(), reason="died")], "1 of 2"),
+        ([InstanceState(device="GPU 0"), InstanceState(device="GPU 1", reason="it is sm_80")], "1"),
+    ],
+)
+def test_instances_are_those_that_answer_of_those_that_there_are(
+    instances: list[InstanceState] | None, text: str
+) -> None:
+    found = None if instances is None else [each.to_json() for each in instances]
+    assert view.say_instances(found) == text
+    assert instances is None or text.endswith(str(sum(each.is_used for each in instances) or 1))
+
+
 def test_what_is_not_known_is_a_dash_and_text_from_elsewhere_cannot_draw() -> None:
     body = Monitor({}, limits=LIMITS, devices=DeviceReader(library=Nvml([{"UUID": "1", "Name": "x"}]))).document()
     body = json.loads(json.dumps(body))
     body["models"] = {"m": {"requests": {}}}
     body["health"]["findings"] = [{"state": "WARNING", "subject": "\x1b[2Jm", "message": "a\nb", "since": "yesterday"}]
     (row,) = view.model_rows([body])
-    assert row[2:] == ("-",) * 10
+    assert row[2:] == ("-",) * 11
     assert view.gpu_rows([body]) == [("0", "x", *["-"] * 7)]
     (line,) = view.finding_lines([body])
     assert "\x1b" not in line

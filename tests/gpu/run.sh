@@ -53,7 +53,7 @@ unset MODELREG_HOME
 
 rm -f "$results"/{results.json,gpu-results.md,commands.log,pytest.log,inspector-*.json.gz}
 files=()
-for stage in ${MODELREG_GPU_STAGES:-release latency refusals elsewhere layers resnet50 devices}; do
+for stage in ${MODELREG_GPU_STAGES:-release latency refusals layers devices resnet50 elsewhere bench}; do
     files+=("tests/gpu/test_$stage.py")
 done
 timeout --signal=INT --kill-after=20 "$limit" \

@@ -10,5 +10,5 @@
 #
 # FOLDER gets what tests/gpu/run.sh writes, and takes the same variables; it ends after 350 seconds by default.
 set -euo pipefail
-export MODELREG_GPU_STAGES=serving MODELREG_GPU_LIMIT_S=${MODELREG_GPU_LIMIT_S:-350}
+export MODELREG_GPU_STAGES="serving serve_http" MODELREG_GPU_LIMIT_S=${MODELREG_GPU_LIMIT_S:-350}
 exec "$(dirname "${BASH_SOURCE[0]}")/run.sh" "$@"

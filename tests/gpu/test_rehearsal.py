@@ -30,7 +30,8 @@ def run(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_the_stages_of_lenet_pass_when_they_are_rehearsed(tmp_path: Path) -> None:
-    rehearsed = run("--rehearse", tmp_path, PYTEST_ADDOPTS="-k 'lenet or registry'")
+    stages = "release latency layers bench"  # builds by Dask's workers have tests of their own
+    rehearsed = run("--rehearse", tmp_path, PYTEST_ADDOPTS="-k 'lenet or registry'", MODELREG_GPU_STAGES=stages)
     assert rehearsed.returncode == 0, rehearsed.stdout[-3000:]
     body = json.loads((tmp_path / "results.json").read_text())
     outcomes = {stage["name"]: stage["outcome"] for stage in body["stages"]}

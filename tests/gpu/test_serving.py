@@ -16,7 +16,7 @@ import pytest
 from modelreg.runtime.batches import Batching
 from modelreg.runtime.runner import Timing
 from modelreg.runtime.serving import Alarm
-from modelreg_testing.gpu_lab import Lab, require_time
+from modelreg_testing.gpu_lab import Lab, require_gpu, require_time
 from modelreg_testing.gpu_latency import load_net, read_images
 from modelreg_testing.gpu_serving import (
     Flipper,
@@ -36,11 +36,6 @@ pytestmark = pytest.mark.gpu
 
 MIB = 1 << 20
 SWAPS = 100
-
-
-def require_gpu(lab: Lab) -> None:
-    if lab.setting.is_rehearsal:
-        pytest.skip("the rehearsal on the CPU promises no speed")
 
 
 def heavy(lab: Lab) -> str:

@@ -318,6 +318,39 @@ def test_an_engine_whose_process_is_killed_is_started_again(store: LocalStorage)
     assert set(children()) <= others
 
 
+def test_ctrl_c_in_a_call_fails_no_later_one(store: LocalStorage) -> None:
+    activate_plan(store, adder(1))
+    others = set(children())
+    with serve(store, options=ServingOptions(isolate=True, trial=False), lease=False) as model:
+        (pid,) = set(children()) - others
+        os.kill(int(pid), signal.SIGSTOP)
+        interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            model.infer({"x": X})
+        interrupt.join()
+        assert model.infer({"x": X}).generation == 1
+
+
+def test_a_new_release_ends_the_alarm_of_an_engine_that_could_not_be_started_again(
+    store: LocalStorage, tmp_path: Path
+) -> None:
+    activate_plan(store, adder(1))
+    others = set(children())
+    cache = tmp_path / "cache"
+    with serve(store, options=ServingOptions(isolate=True, trial=False), cache=cache, lease=False) as model:
+        for file in (cache / "releases").rglob("*.onnx"):
+            overwrite(file, b"damaged")
+        (pid,) = set(children()) - others
+        os.kill(int(pid), signal.SIGKILL)
+        with pytest.raises(WorkerError):
+            model.infer({"x": X})
+        eventually(lambda: any("does not match" in alarm.message for alarm in model.state().alarms))
+        activate_plan(store, adder(2))
+        assert model.infer({"x": X}).generation == 2
+        eventually(lambda: model.state().alarms == ())
+
+
 def test_asyncio_goes_on_while_engines_work(store: LocalStorage) -> None:
     activate_plan(store, adder(1))
     arguments: dict[str, Any] = {"cache": store.root.parent / "cache", "interval_s": 0.05, "options": QUICK}

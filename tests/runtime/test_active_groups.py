@@ -173,7 +173,7 @@ def test_asyncio_needs_no_thread_for_a_request_that_waits(store: LocalStorage) -
             tasks = [asyncio.create_task(model.infer({"x": each}, timeout_s=60)) for each in sent[:199]]
             await asyncio.sleep(0)
             assert (model.state().in_flight, model.state().waiting) == (199, 199)
-            assert threading.active_count() == before
+            assert threading.active_count() <= before  # the one that opened the model may end meanwhile
             tasks.append(asyncio.create_task(model.infer({"x": sent[199]}, timeout_s=60)))  # now the batch is full
             answers = await asyncio.gather(*tasks)
             assert [answer["y"][0, 0] for answer in answers] == [number + 1 for number in range(200)]

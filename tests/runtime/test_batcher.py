@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -13,10 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from modelreg.registry.errors import WorkerError
-from modelreg.runtime.batcher import Batcher
+from modelreg.runtime.batcher import Batcher, Queued
 from modelreg.runtime.batches import Batching
 from modelreg.runtime.runner import RunError
 from modelreg.runtime.serving import DeadlineExceededError, NotServingError, QueueFullError
+from modelreg.runtime.turns import Turn
 from modelreg_testing.serving import eventually
 
 Array = NDArray[Any]
@@ -72,11 +73,11 @@ def rows(*numbers: float, width: int = 1) -> dict[str, Array]:
     return {"x": np.array([[number] * width for number in numbers], np.float32)}
 
 
-def answers(futures: list[Future[Any]]) -> list[list[float]]:
+def answers(futures: Sequence[Future[Any]]) -> list[list[float]]:
     return [future.result(60)["y"][:, 0].tolist() for future in futures]
 
 
-def hold(made: Batcher, engine: Doubler) -> Future[Any]:
+def hold(made: Batcher, engine: Doubler) -> Queued:
     """Have the engine at work on a request, so that what comes next waits."""
     engine.go.clear()
     first = made.submit(rows(100))
@@ -116,6 +117,32 @@ def test_other_shapes_do_not_share_a_batch_and_none_starves() -> None:
         engine.go.set()
         assert answers([first, *narrow, *wide]) == [[200], [2], [4], [6], [8]]
         assert engine.calls == [1, 2, 2]
+
+
+def test_each_answer_says_how_its_turn_came_and_one_of_a_batch_counts_for_it() -> None:
+    with batcher() as (made, engine):
+        first = hold(made, engine)
+        unwanted, one, other = (made.submit(rows(*each)) for each in ([1], [2], [3, 4]))
+        taken = made.submit(rows(5))
+        assert taken.cancel()
+        engine.go.set()
+        answers([first, one, other])
+        assert first.turn == Turn(first.turn.queue_s, 1, 1)
+        assert [each.turn.batch_rows for each in (unwanted, one, other)] == [4, 4, 4]
+        assert [each.turn.executions for each in (unwanted, one, other)] == [1, 0, 0]
+        assert 0 <= first.turn.queue_s <= one.turn.queue_s
+        assert made.run_in_turn(rows(7))[1].executions == 1
+
+
+def test_a_request_that_nobody_wants_any_more_does_not_count_for_its_batch() -> None:
+    with batcher(max_batch=2, max_delay_us=60_000_000) as (made, engine):
+        engine.go.clear()
+        unwanted, wanted = made.submit(rows(1)), made.submit(rows(2))
+        eventually(lambda: engine.calls == [2])
+        assert not unwanted.cancel()  # it runs, and its answer is heard by nobody
+        engine.go.set()
+        assert answers([unwanted, wanted]) == [[2], [4]]
+        assert [each.turn.executions for each in (unwanted, wanted)] == [0, 1]
 
 
 def test_a_bad_request_does_not_fail_its_neighbours() -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from modelreg.runtime.clocks import name_reasons, read_clocks, read_cpu, say_clocks
-
-pynvml: Any = importlib.import_module("pynvml")
+from modelreg.runtime.clocks import describe_devices, read_clocks, read_cpu, say_clocks
+from modelreg.runtime.monitoring.devices import DeviceReader, Devices
+from modelreg_testing.monitoring import Nvml, h200
 
 
 def gpu(**changes: Any) -> dict[str, Any]:
@@ -32,18 +31,24 @@ def test_this_host_answers_whether_it_has_a_gpu_or_not() -> None:
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     found = read_clocks()
-    assert found["gpus_not_read"] == "nvidia-ml-py is not installed: pip install 'modelreg[serve]'"
+    assert found["gpus_not_read"].startswith("nvidia-ml-py is not installed: ")
+    assert "modelreg[serve]" in found["gpus_not_read"]
     assert say_clocks(found | {"cpu": {"governors": {}}}, found).startswith("clocks not read (nvidia-ml-py is not")
 
 
-def test_reasons_have_the_names_of_nvml() -> None:
-    every = {name: getattr(pynvml, name) for name in dir(pynvml) if name.startswith("nvmlClocksThrottleReason")}
-    assert name_reasons(pynvml, every["nvmlClocksThrottleReasonNone"]) == []
-    assert name_reasons(pynvml, every["nvmlClocksThrottleReasonGpuIdle"]) == ["idle"]
-    hot = every["nvmlClocksThrottleReasonSwPowerCap"] | every["nvmlClocksThrottleReasonHwThermalSlowdown"]
-    assert name_reasons(pynvml, hot) == ["power cap", "hardware thermal slowdown"]
-    assert name_reasons(pynvml, 1 << 40) == ["reason 0x10000000000"]
-    assert not any("reason" in word for word in name_reasons(pynvml, every["nvmlClocksThrottleReasonAll"]))
+def test_a_gpu_is_told_as_monitoring_reads_it() -> None:
+    found = describe_devices(DeviceReader(library=Nvml([h200(), {"UUID": "GPU-1", "Name": "old"}])).read())
+    assert found["gpus_not_read"] == ""
+    one, other = found["gpus"]
+    assert (one["sm_mhz"], one["max_sm_mhz"], one["memory_mhz"], one["max_memory_mhz"]) == (1980, 1980, 3201, 3201)
+    assert (one["power_state"], one["driver"], one["power_w"]) == ("P0", "580.95.05", 251.3)
+    assert one["throttle_reasons"] == ["sw_power_cap"]
+    assert (other["name"], other["sm_mhz"], other["power_state"], other["throttle_reasons"]) == ("old", *[None] * 3)
+
+
+def test_no_gpu_is_a_reason_too() -> None:
+    assert describe_devices(Devices()) == {"gpus": [], "gpus_not_read": "no GPU is visible"}
+    assert describe_devices(Devices(problem="no driver"))["gpus_not_read"] == "no driver"
 
 
 def test_the_cpu_tells_governors_and_clocks(tmp_path: Path) -> None:
@@ -59,12 +64,15 @@ def test_the_cpu_tells_governors_and_clocks(tmp_path: Path) -> None:
 
 
 def test_what_slowed_a_gpu_is_said_whenever_it_did() -> None:
-    before, after = state(gpu(throttle_reasons=["idle"])), state(gpu(sm_mhz=1200, throttle_reasons=["power cap"]))
+    before, after = (
+        state(gpu(throttle_reasons=["gpu_idle"])),
+        state(gpu(sm_mhz=1200, throttle_reasons=["sw_power_cap"])),
+    )
     said = "clocks: NVIDIA H200: SM 1980 to 1200 of 1980 MHz, P0, 31 °C"
-    assert say_clocks(before, after) == f"{said}, slowed by power cap"
-    assert say_clocks(after, before).endswith("slowed by power cap")
+    assert say_clocks(before, after) == f"{said}, slowed by sw power cap"
+    assert say_clocks(after, before).endswith("slowed by sw power cap")
     assert "slowed" not in say_clocks(before, before)
-    idle = gpu(name="another", throttle_reasons=["idle"])
+    idle = gpu(name="another", throttle_reasons=["gpu_idle"])
     assert "another" not in say_clocks(state(gpu(), idle), state(gpu(), idle))
     assert say_clocks(state(idle, idle), state(idle, idle)).count("another") == 1
     assert say_clocks(state(governors={"performance": 2}), state()) == "clocks: CPU governor performance"

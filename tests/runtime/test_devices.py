@@ -11,7 +11,15 @@ import pytest
 from modelreg.registry.errors import NotFoundError, UsageError
 from modelreg.registry.manifest import make_manifest
 from modelreg.registry.words import Json
-from modelreg.runtime.devices import Device, ask_child, choose_devices, list_devices, parse_visible
+from modelreg.runtime.devices import (
+    Device,
+    Wanted,
+    ask_child,
+    choose_devices,
+    list_devices,
+    parse_visible,
+    read_wanted,
+)
 from modelreg_testing.records import make_engine, make_version
 
 
@@ -93,3 +101,17 @@ def test_devices_are_named_by_number_or_by_the_beginning_of_a_uuid() -> None:
 
 def test_a_child_answers_what_it_sees() -> None:
     assert isinstance(ask_child(sys.executable)({"CUDA_VISIBLE_DEVICES": ""}), list)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [((), None), (("all",), "all"), (("0", "GPU-5fe3", "MIG-77"), [0, "GPU-5fe3", "MIG-77"])],
+)
+def test_devices_are_read_from_words(words: tuple[str, ...], wanted: Wanted) -> None:
+    assert read_wanted(words) == wanted
+
+
+@pytest.mark.parametrize("words", [("first",), ("all", "0"), ("-1",), ("²",), ("",)])
+def test_a_word_that_is_no_device_is_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="is no device"):
+        read_wanted(words)

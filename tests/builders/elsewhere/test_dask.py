@@ -5,24 +5,26 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from modelreg.builders.backends import embedded_toolchain
 from modelreg.builders.cells import CellOutcome
-from modelreg.builders.elsewhere.cluster import Cluster, SchedulerGoneError
+from modelreg.builders.elsewhere.cluster import Cluster, Run, SchedulerGoneError
 from modelreg.builders.elsewhere.executor import DaskExecutor
+from modelreg.builders.elsewhere.resources import Resources
 from modelreg.builders.interface import OnProgress, ToolchainSpec
 from modelreg.builders.matrix import Result, Workplace, fill_cells
 from modelreg.builders.planning import CellRequest, prepare_cell
 from modelreg.registry.errors import BuildError, WorkerError
 from modelreg.registry.records import VersionRecord
 from modelreg.registry.storage.local import LocalStorage
-from modelreg.registry.words import EngineStatus, Precision
+from modelreg.registry.words import EngineStatus, Json, Precision
 from modelreg_testing.dask_cluster import ClusterProcesses, HeldPython, dask_cluster
 from modelreg_testing.onnx_models import conv_net
 from modelreg_testing.workers import wait_until_gone
@@ -126,6 +128,57 @@ def test_a_worker_that_dies_is_replaced_until_there_were_too_many(
     assert isinstance(failed, WorkerError)
     assert str(failed) == f"the workers that built it died: {left}"
     assert workshop.engines(version)[-1].status is EngineStatus.FAILED
+
+
+class LyingCluster:
+    """A cluster whose workers build, and answer with something else."""
+
+    def __init__(self, cluster: Cluster, lie: Callable[[Json], Json]) -> None:
+        self._cluster, self._lie = cluster, lie
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    def submit(self, name: str, order: Json, resources: Resources) -> Run:
+        run = self._cluster.submit(name, order, resources)
+        wait = run.wait
+
+        def wait_and_lie(timeout_s: float) -> Json | None:
+            body = wait(timeout_s)
+            return None if body is None else self._lie(body)
+
+        run.wait = wait_and_lie  # type: ignore[method-assign]
+        return run
+
+
+def name_another_plan(body: Json) -> Json:
+    body["made"]["files"][0]["sha256"] = "0" * 64
+    return body
+
+
+def name_another_size(body: Json) -> Json:
+    body["made"]["files"][0]["size"] += 1
+    return body
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (name_another_plan, "is not in the store as the worker says"),
+        (name_another_size, "bytes in the store, the worker says"),
+        (lambda _: {"made": {"files": 3}, "dead": []}, "something else than what came of a cell: TypeError"),
+        (lambda _: {}, "something else than what came of a cell"),
+    ],
+    ids=["digest", "size", "parts", "nothing"],
+)
+def test_what_a_worker_says_is_not_recorded_before_it_is_seen(
+    workshop: Workshop, version: VersionRecord, cluster: Cluster, lie: Callable[[Json], Json], words: str
+) -> None:
+    executor = DaskExecutor(cast(Cluster, LyingCluster(cluster, lie)))
+    [failed] = fill(workshop, executor, workshop.request(version, FP32))
+    assert isinstance(failed, BuildError)
+    assert words in str(failed)
+    assert [each.status for each in workshop.engines(version)] == [EngineStatus.FAILED]
 
 
 def test_another_modelreg_is_refused_before_anything_is_built(

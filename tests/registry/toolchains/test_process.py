@@ -196,9 +196,23 @@ def test_an_object_array_cannot_leave_the_worker(worker: Worker) -> None:
         worker.call("odd_array", {}, timeout_s=30)
 
 
-def test_an_object_array_cannot_enter_the_worker(worker: Worker) -> None:
-    with pytest.raises(Exception, match="cannot travel"):
-        worker.call("echo", {}, {"x": np.array([object()])}, timeout_s=30)
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"x": np.array([object()])}, "cannot travel"),
+        ({"x": np.zeros(3, "M8[s]")}, "cannot travel"),
+        ({"x": [1.0, 2.0]}, "but list"),
+        ({7: np.zeros(3)}, "no name"),
+        ({"x" * (5 << 20): np.zeros(3)}, "header"),
+    ],
+    ids=["objects", "dates", "list", "number", "long"],
+)
+def test_what_cannot_enter_the_worker_is_the_callers_fault_and_the_worker_lives_on(
+    worker: Worker, arrays: dict[Any, Any], words: str
+) -> None:
+    with pytest.raises(WorkerJobError, match=words):
+        worker.call("echo", {}, arrays, timeout_s=30)
+    assert worker.call("echo", {}, {"x": np.arange(3)}, timeout_s=30)[1]["x"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("job", ["spam", "spam_busily"])

@@ -60,3 +60,9 @@ def test_other_types_and_other_shapes() -> None:
     with pytest.raises(ValueError, match="differ"):
         compare(np.ones((1, 2)), np.ones((1, 3)))
     assert add_up([]) is None
+
+
+def test_values_at_the_ends_of_their_type_break_no_figure() -> None:
+    tiny, large = np.full((1, 4), 1e-160), np.full((1, 4), 1e10)
+    assert compare(tiny, large).sqnr_db == -math.inf
+    assert compare(tiny, 2 * tiny).cosine == pytest.approx(1.0, rel=1e-2)

@@ -82,11 +82,12 @@ def test_a_batcher_counts_executions_and_the_batch_size_follows() -> None:
     metrics = RequestMetrics(["lenet"])
     served = engine()
     for _ in range(8):
-        metrics.observe(record(served, rows=2))
-    metrics.count_batch("lenet", served)
-    metrics.count_batch("lenet", served)
+        metrics.observe(record(served, rows=2, executions=0))
+    for _ in range(2):
+        metrics.observe(record(served, rows=2, executions=1))
+    metrics.observe(record(None, RequestOutcome.REFUSED))
     assert value_of(text_of(metrics), "nv_inference_exec_count") == 2
-    assert metrics.totals("lenet").rows / metrics.totals("lenet").executions == 8
+    assert metrics.totals("lenet").rows / metrics.totals("lenet").executions == 10
 
 
 def test_an_equal_engine_that_is_another_object_goes_on_with_the_same_series() -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from modelreg.registry.errors import WorkerError
 from modelreg.runtime.active_async import AsyncActiveModel
+from modelreg.runtime.instance_group import RequestLostError
 from modelreg.runtime.monitoring.devices import DeviceReader
 from modelreg.runtime.monitoring.hysteresis import HealthState
 from modelreg.runtime.monitoring.monitor import Monitor
@@ -24,7 +25,7 @@ from modelreg.runtime.monitoring.rules import Rule
 from modelreg.runtime.monitoring.wrapped import count_rows, judge_error
 from modelreg.runtime.requests import RequestObserver, RequestOutcome
 from modelreg.runtime.runner import RunError
-from modelreg.runtime.serving import NotServingError
+from modelreg.runtime.serving import DeadlineExceededError, NotServingError, QueueFullError
 from modelreg.runtime.trying import ServingOptions
 from modelreg_testing.monitoring import LIMITS, Nvml, h200, samples_of, served_adder, value_of
 from modelreg_testing.serving import activate_plan, adder, eventually
@@ -226,7 +227,10 @@ def test_a_monitor_is_an_observer_and_ends_quietly_twice(in_memory: Path) -> Non
     ("error", "outcome"),
     [
         (RunError("shape"), RequestOutcome.INVALID),
+        (RequestLostError("two died over it"), RequestOutcome.FAILED),
         (NotServingError("closed"), RequestOutcome.REFUSED),
+        (QueueFullError("full"), RequestOutcome.REFUSED),
+        (DeadlineExceededError("late"), RequestOutcome.EXPIRED),
         (WorkerError("died"), RequestOutcome.FAILED),
         (asyncio.CancelledError(), RequestOutcome.CANCELED),
         (ZeroDivisionError(), RequestOutcome.FAILED),

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -39,10 +39,11 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 
 @contextmanager
-def answering(reply: bytes) -> Iterator[str]:
-    """Answer every connection with some bytes, whatever they are; of none, say nothing."""
+def answering(reply: bytes, *, drips: bool = False) -> Iterator[str]:
+    """Answer every connection with some bytes, whatever they are; of none, say nothing. `drips`: then one by one."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         kept = []
+        over = threading.Event()
 
         def serve() -> None:
             while True:
@@ -52,13 +53,16 @@ def answering(reply: bytes) -> Iterator[str]:
                     return
                 kept.append(client)
                 if reply:
-                    with client:
+                    with client, suppress(OSError):
                         client.recv(4096)
                         client.sendall(reply)
+                        while drips and not over.wait(0.02):
+                            client.sendall(b"1")
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/x"
+        over.set()
         listening.shutdown(socket.SHUT_RDWR)
         thread.join()
         for client in kept:
@@ -99,6 +103,18 @@ def test_a_process_that_hangs_costs_its_timeout_and_no_more() -> None:
     assert ask_all([], timeout_s=1) == []
 
 
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1 200 OK\r\nContent-Length: 999999\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "], ids=["body", "headers"]
+)
+def test_an_answer_that_comes_byte_by_byte_holds_up_nobody(head: bytes) -> None:
+    with answering(head, drips=True) as url:
+        dripping, refused = ask_all([url, "http://127.0.0.1:1/x"], timeout_s=0.3)
+    assert dripping.error is not None
+    assert "does not come to an end" in str(dripping.error) or "did not answer within 0.3 s" in str(dripping.error)
+    assert refused.error is not None
+    assert "Connection refused" in str(refused.error)
+
+
 def document(**changes: Any) -> bytes:
     return json.dumps(Monitor({}, limits=LIMITS).document() | changes).encode()
 
@@ -118,6 +134,15 @@ def test_a_document_of_another_format_is_said_with_both_numbers() -> None:
         {"health": {"state": "HEALTHY", "findings": [1]}},
         {"devices": {}},
         {"pid": "1"},
+        {"models": {"m": {"requests": {"latency_ms": [1]}}}},
+        {"models": {"m": {"requests": {"batch": "many"}}}},
+        {"models": {"m": {"requests": {}, "state": {"served": 3}}}},
+        {"models": {"m": {"requests": {"latency_ms": {"p50": float("nan")}}}}},
+        {"models": {"m": {"requests": {"per_second": 10**400}}}},
+        {"devices": {"gpus": [{"memory_used_bytes": "x"}]}},
+        {"devices": {"gpus": [{"throttle_reasons": 3}]}},
+        {"load": {"memory_used_bytes": {}}},
+        {"health": {"state": "HEALTHY", "findings": [], "unmeasured": None}},
     ],
 )
 def test_a_document_with_a_part_missing_is_none(changes: dict[str, Any]) -> None:

@@ -82,6 +82,7 @@ def tensors(draw: st.DrawFn) -> tuple[str, Array]:
 
 @settings(deadline=None)
 @example(("UINT64", np.array([1 << 63, 0], np.uint64)), False, False, 0)
+@example(("UINT64", np.array([], np.uint64)), False, False, 0)
 @given(tensors(), st.booleans(), st.booleans(), st.integers(0, 40))
 def test_what_is_sent_comes_back(tensor: tuple[str, Array], binary_in: bool, binary_out: bool, start: int) -> None:
     datatype, array = tensor
@@ -291,3 +292,5 @@ def test_the_timeout_is_microseconds_and_rows_are_the_first_axis() -> None:
     request = decode_request(json.dumps(sent).encode(), XY)
     assert (request.timeout_s, request.rows) == (2.5, 4)
     assert decode_request(json.dumps(document()).encode(), XY).timeout_s is None
+    endless = {**document(), "parameters": {"timeout": 10**400}}
+    assert decode_request(json.dumps(endless).encode(), XY).timeout_s == pytest.approx((1 << 63) / 1e6)

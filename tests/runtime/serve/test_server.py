@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,13 @@ import pytest
 from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.storage.local import LocalStorage
 from modelreg.runtime.active_async import AsyncActiveModel
-from modelreg.runtime.serve.models import name_models
+from modelreg.runtime.serve.bodies import Body
+from modelreg.runtime.serve.inferring import Visit
+from modelreg.runtime.serve.limits import Limits
+from modelreg.runtime.serve.models import name_models, serve_models
 from modelreg.runtime.trying import ServingOptions
 from modelreg_testing.http_serving import Held, HttpClient, Server, adder_request, binary_request, serving
+from modelreg_testing.monitoring import value_of
 from modelreg_testing.serving import SIGNATURE, activate_plan, adder, children
 
 X = np.zeros((2, 3), np.float32)
@@ -246,6 +250,28 @@ async def test_slow_clients_are_cut_and_cost_no_place(store: LocalStorage) -> No
 
 
 @in_a_loop
+async def test_connections_that_ask_nothing_make_room_for_those_that_do(store: LocalStorage) -> None:
+    async with served(store, max_connections=10) as server:
+        idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(12)]
+        ends = [asyncio.ensure_future(reader.read()) for reader, _ in idle]
+        await until(lambda: sum(end.done() for end in ends) >= 3)
+        assert (await server.infer()).status == 200
+        for _, writer in idle:
+            writer.close()
+        assert set(await asyncio.gather(*ends)) == {b""}
+
+
+@in_a_loop
+async def test_as_many_connections_as_may_be_are_served(store: LocalStorage) -> None:
+    async with served(store, max_connections=1) as server:
+        with HttpClient(server.port) as first:
+            ask = partial(first.ask, "GET", "/v2/health/live")
+            assert (await asyncio.to_thread(ask)).status == 200
+            assert (await server.ask("GET", "/v2/health/live")).status == 503
+            assert (await asyncio.to_thread(ask)).status == 200
+
+
+@in_a_loop
 async def test_an_answer_that_nobody_reads_is_cut_and_a_busy_connection_is_not(store: LocalStorage) -> None:
     async with served(store, read_timeout_s=1.0) as server:
         over = threading.Event()
@@ -337,22 +363,42 @@ async def test_an_engine_that_dies_is_our_fault_and_an_observer_that_fails_is_no
 
 
 @in_a_loop
-async def test_two_channels_of_a_model_and_what_a_route_of_somebody_else_says(store: LocalStorage) -> None:
-    from starlette.responses import PlainTextResponse
-    from starlette.routing import Route
-
+async def test_two_channels_of_a_model_are_counted_apart_in_the_metrics(store: LocalStorage) -> None:
     async with active(store) as one, active(store) as two:
-        models = {"lenet@production": one, "lenet@staging": two}
-
-        async def metrics(_request: Any) -> Any:
-            return PlainTextResponse("of somebody else")
-
-        async with serving(models, routes=[Route("/metrics", metrics)]) as server:
+        async with serving({"lenet@production": one, "lenet@staging": two}, monitored=True) as server:
             assert [model.name for model in server.models] == ["lenet", "lenet@staging"]
-            assert (await server.ask("GET", "/metrics")).body == b"of somebody else"
             for name in ("lenet", "lenet@production", "lenet@staging"):
                 assert (await server.infer(name=name)).status == 200
             assert [record.model for record in server.records.seen] == ["lenet", "lenet", "lenet@staging"]
+            metrics = await server.ask("GET", "/metrics")
+            assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+            assert value_of(metrics.body, "nv_inference_request_success", model="lenet") == 2
+            assert value_of(metrics.body, "nv_inference_request_success", model="lenet@staging") == 1
+            document = (await server.ask("GET", "/v2/modelreg/monitor")).document
+            assert document["models"]["lenet"]["requests"]["answered"] == 2
+        async with serving({"lenet@production": one}) as server:
+            assert (await server.ask("GET", "/metrics")).status == 404
+
+
+@in_a_loop
+async def test_an_observer_of_answers_that_fails_is_nobodys_fault(store: LocalStorage) -> None:
+    class Taker:
+        seen = 0
+
+        def offer(self, model: str, inputs: Any, answer: Any) -> None:
+            self.seen += len(answer["y"]) if model == "lenet" and "x" in inputs else 0
+            raise RuntimeError("its own fault")
+
+    async with active(store) as model:
+        taker: Any = Taker()
+        models = serve_models({"lenet@production": model}, Limits())
+        visit = Visit(models[0], None, limits=Limits(), takers=[taker], began_s=time.monotonic())
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": adder_request(), "more_body": False}
+
+        reply = await visit.answer({}, Body(receive, {}, Limits()), receive, lambda _size: None)
+        assert (reply.status, taker.seen) == (200, 2)
 
 
 def test_names_of_channels() -> None:

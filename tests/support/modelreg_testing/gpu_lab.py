@@ -89,6 +89,12 @@ def require_time(needed_s: float) -> None:
         pytest.skip(f"{left_s:.0f} s are left, and it may take {needed_s:.0f} s")
 
 
+def require_gpu(lab: Lab) -> None:
+    """Skip what a rehearsal on the CPU cannot promise."""
+    if lab.setting.is_rehearsal:
+        pytest.skip("the rehearsal on the CPU promises no speed")
+
+
 class Recorder:
     """Everything that was found, in `results.json` as soon as it is known."""
 

@@ -23,10 +23,12 @@ from modelreg.registry.contents import Signature
 from modelreg.runtime.active_async import AsyncActiveModel
 from modelreg.runtime.requests import RequestRecord
 from modelreg.runtime.serve.admitting import Gate
+from modelreg.runtime.serve.connections import sweep_connections
 from modelreg.runtime.serve.limits import Limits
 from modelreg.runtime.serve.listening import bind_port
 from modelreg.runtime.serve.models import ServedModel, serve_models
-from modelreg.runtime.serve.server import Serving, make_server, sweep_connections
+from modelreg.runtime.serve.server import Serving, make_server
+from modelreg.runtime.serve.watching import watch_models
 from modelreg.runtime.serving import ActiveState, Answer
 
 Array = NDArray[Any]
@@ -105,10 +107,12 @@ class Held:
 
     Attributes:
         began: So many calls came to the engine.
+        timeout_s: What the last one was given.
     """
 
     def __init__(self, active: AsyncActiveModel) -> None:
         self.began = 0
+        self.timeout_s: float | None = None
         self.go = asyncio.Event()
         self._active = active
 
@@ -117,9 +121,15 @@ class Held:
         """Return the model's."""
         return self._active.signature
 
-    async def infer(self, inputs: Mapping[str, Any]) -> Answer:
+    @property
+    def is_batched(self) -> bool:
+        """Return the model's."""
+        return self._active.is_batched
+
+    async def infer(self, inputs: Mapping[str, Any], *, timeout_s: float | None = None) -> Answer:
         """Wait, then ask the model."""
         self.began += 1
+        self.timeout_s = timeout_s
         await self.go.wait()
         return await self._active.infer(inputs)
 
@@ -188,20 +198,14 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(actives: Mapping[str, Any], *, routes: Sequence[Any] = (), **changes: Any) -> AsyncIterator[Server]:
+async def serving(actives: Mapping[str, Any], *, monitored: bool = False, **changes: Any) -> AsyncIterator[Server]:
     """Serve open models on a real port with uvicorn; `changes` are of the limits."""
     records, gate, limits = Records(), Gate(), Limits(**changes)
     models = serve_models(actives, limits)
-    told = Serving(
-        actives={},
-        told=Untold(),
-        limits=limits,
-        observers=[records],
-        make_routes=lambda _models: routes,
-        version="1.2.3",
-    )
+    told = Serving(actives={}, told=Untold(), limits=limits, observers=[records], version="1.2.3")
+    monitor = watch_models(models) if monitored else None
     bound = bind_port("127.0.0.1", 0)
-    server = make_server(told, models, gate)
+    server = make_server(told, models, gate, monitor)
     running = asyncio.ensure_future(server.serve(sockets=[bound]))
     sweeping = asyncio.ensure_future(sweep_connections(server, limits))
     while not server.started:

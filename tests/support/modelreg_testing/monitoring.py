@@ -120,6 +120,9 @@ class Nvml:
     def nvmlShutdown(self) -> None:
         self.opened -= 1
 
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.95.05"
+
     def nvmlDeviceGetCount(self) -> int:
         if self.broken:
             raise NvmlError(self.broken)
@@ -136,7 +139,7 @@ class Nvml:
             raise AttributeError(name)
 
         def answer(gpu: dict[str, Any], *arguments: Any, **_options: Any) -> Any:
-            key = f"{what} {arguments[0]}" if what in ("ClockInfo", "TotalEccErrors") else what
+            key = f"{what} {arguments[0]}" if what in ("ClockInfo", "MaxClockInfo", "TotalEccErrors") else what
             if key not in gpu:
                 raise NvmlError("Not Supported")
             return gpu[key]
@@ -157,6 +160,9 @@ def h200(index: int = 0, **changes: Any) -> dict[str, Any]:
         "Temperature": 41,
         "ClockInfo 1": 1980,
         "ClockInfo 2": 3201,
+        "MaxClockInfo 1": 1980,
+        "MaxClockInfo 2": 3201,
+        "PerformanceState": 0,
         "CurrentClocksEventReasons": 0x4,
         "TotalEccErrors 0": 0,
         "TotalEccErrors 1": 0,
