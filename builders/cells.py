@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from modelreg.builders.executors import CellExecutor, LocalExecutor
-from modelreg.builders.filling import MadeCell, write_head
+from modelreg.builders.filling import MadeCell, end_log, write_head
 from modelreg.builders.interface import OnProgress
 from modelreg.builders.materials import CellFiles, KnownMaterials
-from modelreg.builders.planning import CellPlan, CellRequest, PreparedCell, plan_cells, prepare_cell
+from modelreg.builders.planning import CellPlan, CellRequest, PreparedCell, find_existing, plan_cells, prepare_cell
 from modelreg.builders.reusing import find_reusable
 from modelreg.registry import engines
 from modelreg.registry.blobs import record_blob
@@ -34,10 +34,11 @@ _HERE = LocalExecutor()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellOutcome:
-    """A filled cell: its engine, and whether it was there already."""
+    """A filled cell: its engine, whether it was there already, and which one of the same recipe it replaces."""
 
     engine: EngineRecord
     reused: bool
+    replaces: int | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -61,6 +62,7 @@ def build_cell(
     existing = find_reusable(prepared, database=database, storage=storage)
     if existing is not None:
         return CellOutcome(engine=existing, reused=True, warnings=prepared.warnings)
+    replaced = find_existing(prepared, database) if request.rebuild else None
     known = KnownMaterials.look_up(request.cell.version, database, recipe=prepared.recipe)
     began = time.monotonic()
     with scratch_folder("build") as folder:
@@ -73,9 +75,12 @@ def build_cell(
             # A full disk may be what failed: the first error counts, not that it could not be recorded.
             with contextlib.suppress(ModelregError, OSError):
                 reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or repr(error)
+                with contextlib.suppress(OSError):
+                    end_log(files.log, reason)
                 _record(prepared, database, storage, files.log, began, made=None, error=reason, actor=actor)
             raise
-    return CellOutcome(engine=engine, reused=False, warnings=prepared.warnings)
+    replaces = None if replaced is None else replaced.id
+    return CellOutcome(engine=engine, reused=False, replaces=replaces, warnings=prepared.warnings)
 
 
 def _record(

@@ -73,6 +73,12 @@ def write_head(log: Path, prepared: PreparedCell) -> None:
     log.write_text("".join(f"{line}\n" for line in lines))
 
 
+def end_log(log: Path, reason: str) -> None:
+    """End the log of a build that failed with why: what a child said last is seldom the reason."""
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"\nfailed: {reason}\n")
+
+
 def make_cell(
     prepared: PreparedCell, files: CellFiles, known: KnownMaterials, storage: Storage, progress: OnProgress
 ) -> MadeCell:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,9 +12,22 @@ from typing import Any
 from modelreg.builders.calibration import CalibrationSet
 from modelreg.builders.failures import build_error
 from modelreg.builders.interface import OnProgress
-from modelreg.registry.toolchains.process import Worker, WorkerJobError, ignore_progress
+from modelreg.registry.toolchains.process import (
+    Worker,
+    WorkerJobError,
+    WorkerLogError,
+    WorkerTimeoutError,
+    ignore_progress,
+)
 from modelreg.registry.words import Json
 
+_DOING = {
+    "start": "starting Python for the variant",
+    "make": "making the variant",
+    "merge": "merging the external data",
+    "pin": "naming the nodes to keep",
+    "inspect": "reading the realised precision",
+}
 _JOB_FILE = Path(__file__).with_name("variant_jobs.py")
 
 
@@ -23,7 +37,8 @@ class VariantWorker:
     def __init__(self, *, log_path: Path, timeout_s: float) -> None:
         # The converters iterate over sets: with a fixed hash seed the same recipe gives the same bytes.
         env = {"PYTHONHASHSEED": "0"}
-        self._worker = Worker.start(sys.executable, _JOB_FILE, log_path=log_path, env=env, timeout_s=timeout_s)
+        with _naming("start", timeout_s):
+            self._worker = Worker.start(sys.executable, _JOB_FILE, log_path=log_path, env=env, timeout_s=timeout_s)
         self._timeout_s = timeout_s
 
     def __enter__(self) -> VariantWorker:
@@ -104,6 +119,18 @@ class VariantWorker:
 
     def _call(self, job: str, request: Mapping[str, Any], on_progress: OnProgress) -> Any:
         try:
-            return self._worker.call(job, request, timeout_s=self._timeout_s, on_progress=on_progress)[0]
+            with _naming(job, self._timeout_s):
+                return self._worker.call(job, request, timeout_s=self._timeout_s, on_progress=on_progress)[0]
         except WorkerJobError as error:
             raise build_error(error) from error
+
+
+@contextmanager
+def _naming(job: str, timeout_s: float) -> Iterator[None]:
+    """Say what took too long in the words of a build: a user knows nothing of our job files."""
+    try:
+        yield
+    except WorkerLogError:
+        raise
+    except WorkerTimeoutError as error:
+        raise WorkerTimeoutError(f"{_DOING[job]} took longer than {timeout_s:g} s and was ended") from error

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING
 
 from modelreg.cli.render import print_document, print_line, print_note, print_warning, short
 from modelreg.registry.clock import iso
+from modelreg.registry.errors import ModelregError
 
 if TYPE_CHECKING:
     from modelreg.registry.manifest import Manifest
     from modelreg.registry.pointers import Pointer
     from modelreg.registry.releasing import Activation
+    from modelreg.registry.storage.interface import Storage
     from modelreg.registry.words import Json
 
 
-def print_activation(activation: Activation, *, as_json: bool, manifest: Manifest | None = None) -> None:
-    """Print what is active now, and what was before; after a rollback, which has no plan, the manifest's engines."""
+def print_activation(activation: Activation, *, storage: Storage, as_json: bool) -> None:
+    """Print what is active now, and what was before; `storage` is asked for what the two releases consist of."""
     if not activation.recorded and activation.changed:
         print_warning(
             "the channel moved, but the database could not be told; the next promote or rollback of it records it,"
@@ -29,11 +31,10 @@ def print_activation(activation: Activation, *, as_json: bool, manifest: Manifes
     if not activation.changed:
         print_line(f"{name} serves version {pointer.version} already, generation {pointer.generation}")
     else:
-        before = f"version {previous.version} -> " if previous else ""
         if previous is None:
             print_note(f"new channel {pointer.channel}")
-        print_line(f"{name}: {before}version {pointer.version}, generation {pointer.generation} ({pointer.kind})")
-    if manifest is not None:
+        print_line(f"{name}: {_say_move(activation, storage)}, generation {pointer.generation} ({pointer.kind})")
+    if activation.plan is None and (manifest := read_released(storage, pointer)) is not None:
         print_released_engines(manifest)
     for target, engine in sorted(activation.plan.engines.items()) if activation.plan else ():
         print_line(
@@ -46,6 +47,42 @@ def print_activation(activation: Activation, *, as_json: bool, manifest: Manifes
             print_line(f"  passed over: {cell}: {over.reason} (engine {over.engine.id})")
     for overridden in pointer.overridden:
         print_line(f"  gates overridden: {overridden}")
+
+
+def _say_move(activation: Activation, storage: Storage) -> str:
+    """Return which version follows which; where both are one, what of its engines is another."""
+    pointer, previous = activation.pointer, activation.previous
+    if previous is None or previous.version != pointer.version:
+        before = f"version {previous.version} -> " if previous else ""
+        return f"{before}version {pointer.version}"
+    released = [read_released(storage, each) for each in (previous, pointer)]
+    changes = "" if released[0] is None or released[1] is None else say_engine_changes(released[0], released[1])
+    return f"version {pointer.version}" + (f", {changes}" if changes else " again")
+
+
+def say_engine_changes(before: Manifest, after: Manifest) -> str:
+    """Return how the engines of two releases differ: `cpu fp32 -> int8, sm_90 none -> fp16`; an empty string if not."""
+    old, new = ({engine.target: engine for engine in each.engines} for each in (before, after))
+    changes = []
+    for target in sorted({*old, *new}):
+        was, now = old.get(target), new.get(target)
+        if was is not None and now is not None and was.precision == now.precision:
+            if was.plan.digest != now.plan.digest:
+                changes.append(f"{target} {now.precision} plan {short(was.plan.digest)} -> {short(now.plan.digest)}")
+            continue
+        precisions = [str(each.precision) if each is not None else "none" for each in (was, now)]
+        changes.append(f"{target} {' -> '.join(precisions)}")
+    return ", ".join(changes)
+
+
+def read_released(storage: Storage, pointer: Pointer) -> Manifest | None:
+    """Return what a release consists of, or None where that cannot be read: what was done stays done."""
+    from modelreg.registry.manifest import parse_manifest
+
+    try:
+        return parse_manifest(storage.read_manifest(pointer.release), where=short(pointer.release))
+    except ModelregError:
+        return None
 
 
 def print_released_engines(manifest: Manifest) -> None:

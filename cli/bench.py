@@ -21,7 +21,7 @@ from modelreg.cli.options import (
     read_words,
     whole_number,
 )
-from modelreg.cli.render import print_document, print_line, print_note
+from modelreg.cli.render import print_document, print_line, print_note, print_warning
 from modelreg.registry.errors import NotFoundError, UsageError
 from modelreg.registry.references import ModelReference
 
@@ -143,6 +143,8 @@ def command(
         pytorch=pytorch,
         weights=weights,
     )
+    if cuda_graph and all(side.engine.target.name == "cpu" for side in sides):
+        print_warning("--useCudaGraph changes nothing on the CPU: only plans of TensorRT are launched as CUDA graphs")
     if dry_run:
         _preview(invocation, request)
         return

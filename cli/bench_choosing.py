@@ -75,7 +75,10 @@ def choose_sides(registry: Registry, reference: ModelReference, choice: Choice) 
         and not why_not_here(each.target.name, level=each.hardware_compatibility, host=host)
     ]
     if not chosen:
-        raise NotFoundError(f"{reference} has no engine of that kind that this host runs", hint="Run `modelreg show`.")
+        raise NotFoundError(
+            f"{reference} has no engine of that kind that this host runs",
+            hint=f"`modelreg show {reference}` lists its engines, `modelreg build` makes more.",
+        )
     return chosen
 
 
@@ -91,9 +94,23 @@ def match_others(sides: Sequence[Side], others: Sequence[Side], *, reference: Mo
         wanted = (side.engine.target.name, side.engine.precision)
         same = [each for each in others if (each.engine.target.name, each.engine.precision) == wanted]
         if not same:
-            raise NotFoundError(f"{reference} has no {wanted[0]} {wanted[1]} engine to compare with")
+            raise NotFoundError(
+                f"{reference} has no {wanted[0]} {wanted[1]} engine to compare with",
+                hint=_advise(reference, wanted, others),
+            )
         found[side.engine.id] = same[0]
     return found
+
+
+def _advise(reference: ModelReference, wanted: tuple[str, Precision], others: Sequence[Side]) -> str:
+    """Return what to do where the other side lacks an engine: compare what both have, or build it."""
+    target, precision = wanted
+    of_target = dict.fromkeys(str(each.engine.precision) for each in others if each.engine.target.name == target)
+    there = f"Compare what both have with --precision {','.join(of_target)}, or build" if of_target else "Build"
+    version = others[0].version.reference if others else str(reference)
+    place = "" if target == "cpu" else f" --target {target}"
+    calibration = " --calibration FILE" if precision in ("int8", "fp8") else ""
+    return f"{there} it: `modelreg build {version}{place} --precision {precision}{calibration}`."
 
 
 def settle_batches(version: VersionRecord, asked: Sequence[int]) -> tuple[int, ...]:

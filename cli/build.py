@@ -117,7 +117,11 @@ _METHODS = ("entropy", "minmax", "percentile")
     help="Seconds that one step may take (default: the registry's setting).",
 )
 @executor_options
-@click.option("--rebuild", is_flag=True, help="Build again where an engine of the same recipe exists.")
+@click.option(
+    "--rebuild",
+    is_flag=True,
+    help="Build again where an engine of the same recipe exists; the new one stands in its place, to be validated.",
+)
 @dry_run_option
 @click.pass_obj
 def command(

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class FilledCell:
     """A cell with its engine, or with the error and the record of the attempt, None where none was written.
 
-    `toolchain` is empty where none builds for the target.
+    `replaces` is the engine of the same recipe that it stands in the place of; `toolchain` is empty where none builds
+    for the target.
     """
 
     reference: str
@@ -29,6 +30,7 @@ class FilledCell:
     toolchain: str
     engine: EngineRecord | None
     reused: bool = False
+    replaces: int | None = None
     refused: bool = False
     warnings: tuple[str, ...] = ()
     error: ModelregError | None = None
@@ -60,6 +62,10 @@ def print_cells(cells: Sequence[FilledCell], *, no_color: bool) -> None:
     print_table(columns, [_row(cell, with_toolchain=is_mixed) for cell in cells], no_color=no_color)
     for reason, unrun in _by_reason((_not_run(cell), cell) for cell in cells).items():
         print_line(f"not run, {_say_cells(unrun)}: {reason}")
+    for cell in cells:
+        if cell.replaces is not None and cell.engine is not None and cell.error is None:
+            place = f"engine {cell.engine.id} stands in the place of engine {cell.replaces} (same recipe)"
+            print_line(f"{place} and has no verdict yet: validate it")
 
 
 def _row(cell: FilledCell, *, with_toolchain: bool) -> tuple[str, ...]:
@@ -90,7 +96,7 @@ def cell_document(cell: FilledCell) -> Json:
         attempt = None if engine is None else engine.id
         return {**body, "error": str(cell.error), "hint": cell.error.hint(), "engine": None, "attempt": attempt}
     assert engine is not None
-    return {**body, "engine": engine_document(engine), "warnings": list(cell.warnings)}
+    return {**body, "engine": engine_document(engine), "replaces": cell.replaces, "warnings": list(cell.warnings)}
 
 
 def summarise_failures(failed: Sequence[FilledCell], *, of: int) -> BuildError:

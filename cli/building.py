@@ -111,6 +111,7 @@ def _filled(registry: Registry, request: CellRequest, result: CellOutcome | Mode
         toolchain=cell.toolchain.name,
         engine=_find_attempt(registry, request, result) if isinstance(result, ModelregError) else result.engine,
         reused=not isinstance(result, ModelregError) and result.reused,
+        replaces=None if isinstance(result, ModelregError) else result.replaces,
         warnings=() if isinstance(result, ModelregError) else result.warnings,
         error=result if isinstance(result, ModelregError) else None,
     )

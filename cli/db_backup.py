@@ -114,7 +114,9 @@ def restore(invocation: Invocation, *, file: Path, force: bool, dry_run: bool) -
 def _explain(plan: RestorePlan, kept: Path | None) -> None:
     if kept is not None:
         print_line(f"what was there is kept as {kept}")
-    if plan.current.fault:
+    if not plan.current.exists:
+        print_note("no database was there before")
+    elif plan.current.fault:
         print_note(plan.current.fault)
     elif plan.current.newer:
         print_warning(f"newer events of the database that the backup does not have: {len(plan.current.newer)}")

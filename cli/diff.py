@@ -95,7 +95,7 @@ def _print(
     rows = [
         (d.field, _say(d.field, d.left, verbose=verbose), _say(d.field, d.right, verbose=verbose))
         for d in differences
-        if verbose or not _is_implied(d)
+        if verbose or not (_is_implied(d) or _looks_equal(d))
     ]
     print_table(columns, rows, no_color=no_color)
 
@@ -107,8 +107,18 @@ def _is_implied(difference: Difference) -> bool:
     return is_detail and not (difference.left and difference.right)
 
 
+def _looks_equal(difference: Difference) -> bool:
+    """Return whether two sizes are the same in units: a few bytes are no news; -v and the JSON document have them."""
+    said = [_say(difference.field, value, verbose=False) for value in (difference.left, difference.right)]
+    return _is_size(difference.field) and said[0] == said[1]
+
+
+def _is_size(field: str) -> bool:
+    return field.endswith(("size", "bytes"))
+
+
 def _say(field: str, value: str, *, verbose: bool) -> str:
-    """Return `-` for nothing, of a digest its first digits, and a size in units."""
-    if value.isdigit() and field.endswith(("size", "bytes")):
-        return size(int(value))
+    """Return `-` for nothing, of a digest its first digits, and a size in units; when `verbose`, both in full."""
+    if value.isdigit() and _is_size(field):
+        return f"{int(value):,} B" if verbose else size(int(value))
     return (value if verbose else shorten_digests(value)) or "-"

@@ -13,6 +13,7 @@ from modelreg.cli.render import print_note, print_warning
 from modelreg.registry.errors import UsageError
 
 if TYPE_CHECKING:
+    from modelreg.registry.records import GoldenContents
     from modelreg.registry.sources.inspect import InspectedSource
     from modelreg.registry.words import Json
 
@@ -64,11 +65,12 @@ class GoldenSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedGolden:
-    """A checked golden set in its canonical form, not yet stored."""
+    """A checked golden set in its canonical form, not yet stored; `origin` says what it holds too."""
 
     path: Path
     samples: int
     origin: Json
+    contents: GoldenContents
 
 
 def prepare_golden(
@@ -112,7 +114,7 @@ def prepare_golden(
             timeout_s=wanted.timeout_s or timeout_s,
             log_path=log,
         )
-    return PreparedGolden(path=path, samples=origin["samples"], origin=origin)
+    return _describe(path, samples=origin["samples"], origin=origin)
 
 
 @contextmanager
@@ -139,4 +141,15 @@ def _take_golden(source: Path, inspected: InspectedSource, path: Path) -> Prepar
     with open_tensor_set(source) as tensors:
         checked = check_golden(tensors, inspected.signature)
         write_golden(tensors, path)
-    return PreparedGolden(path=path, samples=checked.samples, origin={"kind": "file", "file": source.name})
+    return _describe(path, samples=checked.samples, origin={"kind": "file", "file": source.name})
+
+
+def _describe(path: Path, *, samples: int, origin: Json) -> PreparedGolden:
+    from modelreg.registry.tensor_sets import open_tensor_set
+    from modelreg.validators.golden import describe_contents
+
+    with open_tensor_set(path) as tensors:
+        contents = describe_contents(tensors)
+    return PreparedGolden(
+        path=path, samples=samples, origin={**origin, "contents": contents.to_json()}, contents=contents
+    )

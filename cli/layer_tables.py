@@ -9,7 +9,8 @@ from modelreg.cli.render import count, number, print_line, print_note
 from modelreg.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
-    from modelreg.registry.records import EngineRecord
+    from modelreg.registry.records import EngineRecord, GoldenContents
+    from modelreg.registry.words import Verdict
     from modelreg.validators.layers.comparison import LayerReport
     from modelreg.validators.layers.measuring import LayerMeasurement
 
@@ -30,8 +31,8 @@ _REFERENCES = {
 }
 
 
-def print_layers(report: LayerReport, *, name: str, no_color: bool) -> None:
-    """Print every layer, what is bad, and where it began."""
+def print_layers(report: LayerReport, *, name: str, verdict: Verdict, no_color: bool) -> None:
+    """Print every layer, what is bad, and where it began; the engine's verdict decides what no bad layer means."""
     what = _REFERENCES[report.reference] + (f" at batch {report.batch}" if report.batch else "")
     print_line(
         f"layers of {name} against {what}, {count(len(report.samples), report.unit)}, bad below {report.limit_db:g} dB"
@@ -52,7 +53,7 @@ def print_layers(report: LayerReport, *, name: str, no_color: bool) -> None:
     )
     rows = [_row(index, layer, report) for index, layer in enumerate(report.rows, start=1)]
     print_table(columns, rows, no_color=no_color)
-    for line in explain_layers(report):
+    for line in explain_layers(report, verdict=verdict):
         print_line(line)
 
 
@@ -65,7 +66,17 @@ def advise_repair(report: LayerReport, engine: EngineRecord, reference: str) -> 
     print_note(f"next: modelreg repair {reference} --precision {engine.precision}{target}{calibration}")
 
 
-def explain_layers(report: LayerReport) -> list[str]:
+def advise_activations(report: LayerReport, contents: GoldenContents | None) -> str:
+    """Return how the layers are compared with PyTorch's own, where the golden set has none; or an empty string."""
+    if report.reference != "onnx" or contents is None or contents.layers:
+        return ""
+    return (
+        "the golden set has no activations: to compare with PyTorch's layers, register the same ONNX again with"
+        " --reference FILE.py:NAME --inputs FILE --activations all -m WHY"
+    )
+
+
+def explain_layers(report: LayerReport, *, verdict: Verdict) -> list[str]:
     """Return what the table says in words: the first bad layer, what is not compared, and what looking in changed."""
     lines = []
     states = report.diagnosis.states
@@ -80,7 +91,8 @@ def explain_layers(report: LayerReport) -> list[str]:
             f"{more}; {count(carried, 'layer')} behind it only carry an error"
         )
     else:
-        lines.append("no bad layer" if report.reference == "pytorch" else f"no bad layer{_SAME_AS_SOURCE}")
+        is_blameless = report.reference == "pytorch" or verdict == "pass"
+        lines.append("no bad layer" if is_blameless else f"no bad layer{_SAME_AS_SOURCE}")
     if report.gone:
         shown = [f"{layer} ({reason})" for layer, reason in list(report.gone.items())[:_SHOWN_GONE]]
         rest = f" and {len(report.gone) - _SHOWN_GONE} more" if len(report.gone) > _SHOWN_GONE else ""

@@ -18,12 +18,14 @@ def print_next(registry: Registry, version: VersionRecord) -> None:
     from modelreg.cli.policies_in_force import policies_in_force
     from modelreg.registry import engines, golden_sets, validations, versions
     from modelreg.registry.promotion import EngineStanding, judge_engine
+    from modelreg.registry.repaired_engines import find_superseded
 
     with registry.database.read() as connection:
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
         cells = engines.current_engines(connection, version_id=version.id)
         newest = validations.newest_validations(connection, version_id=version.id)
         active = next((m.channels for m in versions.list_models(connection) if m.name == version.model), {})
+    gone = find_superseded(cells, newest)
     policies = policies_in_force(registry.home, registry.database, model=version.model)
     candidates = [
         judge_engine(
@@ -33,6 +35,7 @@ def print_next(registry: Registry, version: VersionRecord) -> None:
             can_pass_now=policies.could_pass_now,
         )
         for engine in cells
+        if engine.id not in gone
     ]
     is_active = any(number == version.number for number, _ in active.values())
     step = choose_next(version, golden, candidates, is_active=is_active, why_not_here=_ask_this_host())

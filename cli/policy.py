@@ -26,7 +26,7 @@ from modelreg.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
     from modelreg.config.channel_demands import ChannelDemands
-    from modelreg.config.policy import Policy
+    from modelreg.config.policy import Policy, Rule
     from modelreg.registry.words import Precision
 
 
@@ -119,13 +119,21 @@ def _print(policy: Policy, precision: Precision, *, no_color: bool) -> None:
         Column(header="FROM", folds=True),
     )
     rows = [
-        (str(r.metric), str(r.applies_to), f"{r.comparison} {limit(r.limit)}", policy.source_of(r))
+        (str(r.metric), str(r.applies_to), f"{r.comparison} {limit(r.limit)}", _say_source(policy, r))
         for r in policy.rules
     ]
     print_table(columns, rows, no_color=no_color)
     print_line()
     for gate, demand in ALWAYS.items():
         print_line(f"always: {gate}: {demand}")
+
+
+def _say_source(policy: Policy, rule: Rule) -> str:
+    """Return which file a limit comes from; the shipped one has no path that a user could open or change."""
+    from modelreg.config.policy import load_shipped_policy
+
+    source, shipped = policy.source_of(rule), load_shipped_policy(policy.precision)
+    return "shipped" if source == shipped.name and rule in shipped.rules else source
 
 
 def _print_demands(channel: str, demands: ChannelDemands) -> None:

@@ -110,7 +110,7 @@ def command(
             activation = releases.promote(reference, channel=channel, request=request)
     if dry_run:
         return _preview(invocation, plan, channel)
-    print_activation(activation, as_json=invocation.as_json)
+    print_activation(activation, storage=storage, as_json=invocation.as_json)
     return 0
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from modelreg.cli.context import Invocation, Registry
+from modelreg.cli.golden_replacing import Replaced, find_replaced, print_replaced, replaced_document
 from modelreg.cli.golden_sources import GoldenSource, PreparedGolden, prepare_golden
 from modelreg.cli.next_steps import print_next
 from modelreg.cli.options import (
@@ -23,7 +25,7 @@ from modelreg.cli.options import (
 )
 from modelreg.cli.progress import Reporter, interrupted_by_signals
 from modelreg.cli.render import count, print_document, print_line, print_warning, short, size
-from modelreg.cli.versions import source_document, version_document
+from modelreg.cli.versions import say_samples, source_document, version_document
 from modelreg.registry.errors import NotFoundError
 from modelreg.registry.references import ModelReference
 from modelreg.registry.scratch import scratch_folder
@@ -145,14 +147,24 @@ def command(
         if dry_run:
             _print_preview(invocation, known, name, inspected, prepared)
             return
-        version, created, kept = _record(
-            registry, reporter, name, inspected, prepared, message=message, tags=dict(tags)
-        )
+        recorded = _record(registry, reporter, name, inspected, prepared, message=message, tags=dict(tags))
+    version = recorded.version
     for warning in version.source.warnings:
         print_warning(warning)
-    if not created and (message or tags):
+    unheard = tags or (message and recorded.replaced is None)
+    if not recorded.created and unheard:
         print_warning(f"{version.reference} keeps its own message and tags: it was registered before")
-    _print_registered(invocation, registry, version, created=created, golden=kept)
+    _print_registered(invocation, registry, recorded)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """What a registration came to: the version, whether it is new, its golden set, and the one that gave way."""
+
+    version: VersionRecord
+    created: bool
+    golden: GoldenSetRecord | None
+    replaced: Replaced | None = None
 
 
 def _record(
@@ -164,9 +176,9 @@ def _record(
     *,
     message: str,
     tags: dict[str, str],
-) -> tuple[VersionRecord, bool, GoldenSetRecord | None]:
+) -> _Recorded:
     """Store the bytes, then record version and golden set in one transaction."""
-    from modelreg.registry import golden_sets, versions
+    from modelreg.registry import golden_sets, validations, versions
     from modelreg.registry.sources.ingest import ingest_source
 
     total = inspected.size_bytes + (prepared.path.stat().st_size if prepared else 0)
@@ -177,8 +189,9 @@ def _record(
         version, created = versions.register_version(
             connection, model=name, source=source, message=message, tags=tags, actor=registry.actor
         )
+        before = golden_sets.newest_golden_set(connection, version_id=version.id)
         if prepared is None or blob is None:
-            return version, created, golden_sets.newest_golden_set(connection, version_id=version.id)
+            return _Recorded(version=version, created=created, golden=before)
         golden = golden_sets.add_golden_set(
             connection,
             version=version,
@@ -189,7 +202,9 @@ def _record(
             actor=registry.actor,
             message=message,
         )
-    return version, created, golden
+        newest = validations.newest_validations(connection, version_id=version.id)
+    replaced = find_replaced(before, golden, newest.values())
+    return _Recorded(version=version, created=created, golden=golden, replaced=replaced)
 
 
 def _require_replaceable(
@@ -239,29 +254,28 @@ def _print_preview(
         return
     for warning in inspected.warnings:
         print_warning(warning)
-    golden = "no golden set" if prepared is None else f"a golden set of {prepared.samples} samples"
+    golden = "no golden set"
+    if prepared is not None:
+        golden = f"a golden set of {say_samples(prepared.samples, prepared.contents)}"
     what = f"would register {name}" if known is None else f"is registered already as {known.reference}"
     print_line(f"{what}: {count(len(inspected.files), 'file')}, {size(inspected.size_bytes)}, {golden}")
 
 
-def _print_registered(
-    invocation: Invocation,
-    registry: Registry,
-    version: VersionRecord,
-    *,
-    created: bool,
-    golden: GoldenSetRecord | None,
-) -> None:
+def _print_registered(invocation: Invocation, registry: Registry, recorded: _Recorded) -> None:
+    version, golden, replaced = recorded.version, recorded.golden, recorded.replaced
     if invocation.as_json:
-        print_document({"created": created, **version_document(version, golden)})
+        body = version_document(version, golden)
+        print_document({"created": recorded.created, "replaced": replaced_document(replaced, golden), **body})
         return
     stored = sum(file.size_bytes for file in version.source.files)
-    how = "registered" if created else "is registered already"
+    how = "registered" if recorded.created else "is registered already"
     print_line(f"{version.reference} {how}: sha256:{short(version.source.digest)}, {size(stored)}")
     if golden is None:
         print_line("  no golden set: nothing can be validated until one is given with --golden or --reference")
     else:
-        print_line(f"  golden set {short(golden.digest)}, {golden.samples} samples")
+        print_line(f"  golden set {short(golden.digest)}, {say_samples(golden.samples, golden.contents)}")
+        if replaced is not None:
+            print_replaced(replaced, golden, reference=version.reference)
     for reason in version.source.unbuildable:
         print_line(f"  cannot be built: {reason}")
     print_next(registry, version)

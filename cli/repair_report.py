@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from modelreg.cli.context import Invocation
 from modelreg.cli.layer_tables import explain_layers
 from modelreg.cli.render import count, number, print_document, print_line, size
+from modelreg.registry.words import Verdict
 
 if TYPE_CHECKING:
     from modelreg.builders.planning import CellRequest
@@ -37,7 +38,7 @@ def conclude_early(invocation: Invocation, base: CellRequest, repair: Repair, *,
         return 0
     print_line(f"{base.cell.name} fails: {repair.unrepaired.reason}")
     if repair.layers is not None:
-        print_line(explain_layers(repair.layers)[0])
+        print_line(explain_layers(repair.layers, verdict=Verdict.FAIL)[0])
     shown = ", ".join(repair.suspects[:_SHOWN_SUSPECTS])
     more = f" and {len(repair.suspects) - _SHOWN_SUSPECTS} more" if len(repair.suspects) > _SHOWN_SUSPECTS else ""
     print_line(f"would try to keep in a high precision, in this order: {shown}{more}")

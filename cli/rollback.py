@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modelreg.cli.activations import pointer_document, print_activation, print_released_engines
+from modelreg.cli.activations import pointer_document, print_activation, print_released_engines, read_released
 from modelreg.cli.context import Invocation, open_database_if_usable, open_releases, open_store
+from modelreg.cli.naming_channels import advise_channel
 from modelreg.cli.options import (
     choose_channel,
     dry_run_option,
@@ -19,14 +20,13 @@ from modelreg.cli.options import (
     whole_number,
 )
 from modelreg.cli.render import print_document, print_line, short, size
-from modelreg.registry.errors import ModelregError, UsageError
+from modelreg.registry.errors import UsageError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
     from modelreg.registry.manifest import Manifest
     from modelreg.registry.pointers import Pointer
     from modelreg.registry.releasing import DrillReport
-    from modelreg.registry.storage.interface import Storage
 
 
 @make_command(
@@ -75,10 +75,7 @@ def command(
     """
     model, channel = reference.model, choose_channel(reference, channel)
     if channel is None:
-        raise UsageError(
-            f"no channel of {model} is named",
-            hint=f"Write {model}@CHANNEL, or add --channel CHANNEL; `modelreg show {model}` lists its channels.",
-        )
+        raise UsageError(f"no channel of {model} is named", hint=advise_channel(invocation, model))
     if drill and dry_run:
         raise UsageError("--drill and --dry-run exclude each other", hint="--drill re-hashes, --dry-run does not.")
     from modelreg.registry.promotion import RollbackRequest
@@ -96,22 +93,11 @@ def command(
         else:
             activation = releases.rollback(model, channel=channel, request=request)
     if dry_run:
-        _print_preview(target, _read_manifest(storage, target), as_json=invocation.as_json)
+        _print_preview(target, read_released(storage, target), as_json=invocation.as_json)
     elif drill:
-        _print_drill(report, _read_manifest(storage, report.target), as_json=invocation.as_json)
+        _print_drill(report, read_released(storage, report.target), as_json=invocation.as_json)
     else:
-        manifest = _read_manifest(storage, activation.pointer)
-        print_activation(activation, as_json=invocation.as_json, manifest=manifest)
-
-
-def _read_manifest(storage: Storage, pointer: Pointer) -> Manifest | None:
-    """Return what a release consists of, or None where that cannot be read: what was done stays done."""
-    from modelreg.registry.manifest import parse_manifest
-
-    try:
-        return parse_manifest(storage.read_manifest(pointer.release), where=short(pointer.release))
-    except ModelregError:
-        return None
+        print_activation(activation, storage=storage, as_json=invocation.as_json)
 
 
 def _print_preview(target: Pointer, manifest: Manifest | None, *, as_json: bool) -> None:

@@ -23,11 +23,12 @@ from modelreg.cli.options import make_command, read_reference, whole_number
 from modelreg.cli.render import count, print_document, print_line, print_text, short, size, when
 from modelreg.cli.siblings import tell_apart
 from modelreg.cli.tables import Column, print_table
-from modelreg.cli.versions import version_document
+from modelreg.cli.versions import say_samples, version_document
 from modelreg.registry.errors import ModelregError, NotFoundError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
+    from modelreg.registry.golden_sets import Replacement
     from modelreg.registry.leases import LeaseList
     from modelreg.registry.pins import Pin
     from modelreg.registry.pointers import Pointer
@@ -98,6 +99,7 @@ class _Facts:
 
     version: VersionRecord
     golden: GoldenSetRecord | None
+    replacement: Replacement | None
     candidates: list[Candidate]
     validations: dict[int, ValidationRecord]
     benchmarks: dict[int, list[BenchmarkRecord]]
@@ -134,6 +136,7 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
     with registry.database.read() as connection:
         version = versions.get_version(connection, reference)
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
+        replacement = golden_sets.find_replacement(connection, version=version, golden=golden)
         built = engines.current_engines(connection, version_id=version.id)
         judged = validations.newest_validations(connection, version_id=version.id)
         measured = benchmarks.newest_benchmarks(connection, version_id=version.id)
@@ -152,6 +155,7 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
     return _Facts(
         version=version,
         golden=golden,
+        replacement=replacement,
         candidates=candidates,
         validations=judged,
         benchmarks=measured,
@@ -246,7 +250,12 @@ def _print_source(facts: _Facts) -> None:
     for key, value in sorted(version.tags.items()):
         _print_fact("tag", f"{key}={value}")
     golden = facts.golden
-    _print_fact("golden set", f"{short(golden.digest)}, {golden.samples} samples" if golden else "none")
+    said = f"{short(golden.digest)}, {say_samples(golden.samples, golden.contents)}" if golden else "none"
+    _print_fact("golden set", said)
+    if (before := facts.replacement) is not None:
+        _print_fact(
+            "", f"replaced {short(before.replaced)} on {when(before.at)} UTC by {before.actor}: {before.message}"
+        )
     for reason in source.unbuildable:
         _print_fact("cannot build", reason)
     for warning in source.warnings:

@@ -9,7 +9,7 @@ import click
 
 from modelreg.cli.cells import engine_document, validation_document
 from modelreg.cli.context import Invocation, Registry
-from modelreg.cli.layer_tables import advise_repair, print_layers
+from modelreg.cli.layer_tables import advise_activations, advise_repair, print_layers
 from modelreg.cli.layer_validation import layers_document, read_choice
 from modelreg.cli.next_steps import print_next
 from modelreg.cli.options import (
@@ -35,7 +35,7 @@ from modelreg.registry.words import Precision
 
 if TYPE_CHECKING:
     from modelreg.registry.records import EngineRecord, ValidationRecord
-    from modelreg.registry.words import Precision
+    from modelreg.registry.words import Json, Precision
 
 
 @make_command(
@@ -104,7 +104,8 @@ def command(
     """Run the engines of REF over its golden set and compare their outputs with the reference's, gate by gate.
 
     Exits with 3 unless every engine passes; the verdicts are kept, and promote goes by the newest, unless it was
-    reached under a looser policy than the registry's own. With --layers, each layer is compared as well, with what
+    reached under a looser policy than the registry's own. An engine that failed and has been repaired since is left out
+    unless --engine names it. With --layers, each layer is compared as well, with what
     PyTorch gave where the golden set has activations (`modelreg layers REF` shows which tensor is which module).
     """
     reports.require_writable(as_json=invocation.as_json)
@@ -122,6 +123,11 @@ def command(
         channel=channel or reference.channel,
         against=against,
     )
+    for engine, repaired in work.superseded:
+        print_note(
+            f"engine {engine.id} ({engine.target.name} {engine.precision}) is left out: engine {repaired.id} is the"
+            f" same, repaired, and passed; --engine {engine.id} validates it all the same"
+        )
     if work.channel is not None:
         warn_of_unknown_channel(registry.home, registry.database, model=work.version.model, channel=work.channel)
     loosened = [line for lines in work.loosened.values() for line in lines]
@@ -153,6 +159,7 @@ def command(
                     for engine, validation in done.judged
                 ],
                 "skipped": [{"engine": engine_document(engine), "reason": reason} for engine, reason in done.skipped],
+                "superseded": _superseded_document(work),
             }
         )
     elif not reports.uses_stdout:
@@ -163,16 +170,25 @@ def command(
     return _conclude(invocation, registry, work, done)
 
 
+def _superseded_document(work: Work) -> list[Json]:
+    return [{"engine": engine.id, "by": repaired.id} for engine, repaired in work.superseded]
+
+
 def _print_layers(done: Done, work: Work, *, no_color: bool) -> None:
     """Print the layers of each engine that was compared by layer."""
+    advice: dict[str, None] = {}
     for engine, validation in done.judged:
         found = done.layers.get(engine.id)
         if found is None or isinstance(found, str):
             continue
         print_line()
-        print_layers(found, name=f"engine {engine.id} ({engine.target.name} {engine.precision})", no_color=no_color)
+        name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
+        print_layers(found, name=name, verdict=validation.verdict, no_color=no_color)
         if validation.verdict != "pass":
             advise_repair(found, engine, work.version.reference)
+        advice[advise_activations(found, work.golden.contents)] = None
+    for words in filter(None, advice):
+        print_note(words)
 
 
 def _write_reports(registry: Registry, reports: ReportFiles, work: Work, done: Done) -> None:
@@ -265,6 +281,7 @@ def _preview(invocation: Invocation, work: Work) -> None:
         ]
         skipped = [{"engine": engine.id, "reason": reason} for engine, reason in work.skipped]
         body = {"golden_set": work.golden.digest, "engines": engines, "skipped": skipped}
+        body["superseded"] = _superseded_document(work)
         print_document({"dry_run": True, **body})
         return
     for engine, reason in work.skipped:

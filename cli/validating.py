@@ -43,6 +43,8 @@ class Work:
     policies: dict[Precision, Policy]
     current: CurrentPolicies
     loosened: dict[Precision, list[str]]
+    superseded: list[tuple[EngineRecord, EngineRecord]] = field(default_factory=list)
+    """Engines that are left out, each with the repaired one of its cell that passed."""
     active: Active | None = None
 
 
@@ -76,20 +78,22 @@ def plan_work(
     """
     Return which engines are validated here, against what and by which policies.
 
-    With a channel, its policies count.
+    With a channel, its policies count. An engine that gave way to a repaired one is left out unless it is named.
 
     Raises:
         NotFoundError: There is no such version, no built engine of that kind, or no golden set, or the channel
             `against` serves nothing.
     """
     from modelreg.cli.comparing import read_active
-    from modelreg.registry import engines, golden_sets
+    from modelreg.registry import engines, golden_sets, validations
+    from modelreg.registry.repaired_engines import find_superseded
 
     with registry.database.read() as connection:
         version = read_version(connection, reference)
         list_engines = engines.current_engines if engine_id is None else engines.list_engines
         built = [engine for engine in list_engines(connection, version_id=version.id) if engine.files]
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
+        newest = validations.newest_validations(connection, version_id=version.id)
     chosen = [
         engine
         for engine in built
@@ -108,7 +112,10 @@ def plan_work(
             hint="Register the same file again with --golden or --reference.",
         )
     active = None if against is None else read_active(registry, version.model, against)
-    return plan_engines(registry, version, golden, chosen, policy=policy, channel=channel, active=active)
+    gone = find_superseded(chosen, newest) if engine_id is None else {}
+    left = [engine for engine in chosen if engine.id not in gone]
+    work = plan_engines(registry, version, golden, left, policy=policy, channel=channel, active=active)
+    return replace(work, superseded=[(engine, gone[engine.id]) for engine in chosen if engine.id in gone])
 
 
 def plan_engines(

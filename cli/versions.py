@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelreg.cli.render import print_note
+from modelreg.cli.render import count, print_note
 from modelreg.registry.clock import iso
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from modelreg.cli.context import Registry
-    from modelreg.registry.records import GoldenSetRecord, SourceInfo, VersionRecord
+    from modelreg.registry.records import GoldenContents, GoldenSetRecord, SourceInfo, VersionRecord
     from modelreg.registry.references import ModelReference
     from modelreg.registry.sources.inspect import InspectedSource
     from modelreg.registry.words import Json
@@ -31,6 +31,24 @@ def read_version(connection: sa.Connection, reference: ModelReference) -> Versio
     if str(reference) == reference.model:
         print_note(f"{reference} means {version.reference}, the newest")
     return version
+
+
+def say_samples(samples: int, contents: GoldenContents | None) -> str:
+    """Return what a golden set holds, for example `256 samples, labels, 3 slices, 12 layers`."""
+    return ", ".join((count(samples, "sample"), *say_contents(contents)))
+
+
+def say_contents(contents: GoldenContents | None) -> list[str]:
+    """Return what a golden set holds beside its samples, a word or two each; nothing where that is not known."""
+    if contents is None:
+        return []
+    labels = "labels" if contents.labels == 1 else f"{contents.labels} arrays of labels"
+    found = (
+        (contents.labels, labels),
+        (contents.slices, count(contents.slices, "slice")),
+        (contents.layers, count(contents.layers, "layer")),
+    )
+    return [words for number_of, words in found if number_of]
 
 
 def source_document(source: SourceInfo | InspectedSource) -> Json:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from modelreg.cli.context import Invocation, open_store
+from modelreg.cli.naming_channels import advise_channel
 from modelreg.cli.options import make_command, read_reference
 from modelreg.cli.render import echo, print_document, print_line, print_note, print_warning, short, when
 from modelreg.registry.clock import iso
-from modelreg.registry.errors import NotFoundError, ToolchainError
+from modelreg.registry.errors import NotFoundError, ToolchainError, UsageError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def command(
     promoted it and why.
     """
     if reference.channel is None:
-        raise click.UsageError(f"{reference} names no channel, write {reference.model}@CHANNEL")
+        raise UsageError(f"{reference} names no channel", hint=advise_channel(invocation, reference.model))
     if path_only and explain:
         raise click.UsageError("--path-only and --explain exclude each other")
     from modelreg.runtime.host import describe_serving_host

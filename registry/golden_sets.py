@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from datetime import datetime
+
 import sqlalchemy as sa
 
 from modelreg.registry.blobs import record_blob
@@ -11,9 +15,11 @@ from modelreg.registry.errors import UsageError
 from modelreg.registry.events import append_event
 from modelreg.registry.records import GoldenSetRecord, VersionRecord
 from modelreg.registry.rows import decoding
-from modelreg.registry.schema import golden_set
+from modelreg.registry.schema import event, golden_set
 from modelreg.registry.statements import Row, Statement
 from modelreg.registry.words import BlobKind, Json
+
+_REPLACED = "golden.replaced"
 
 _INSERT_GOLDEN = sa.insert(golden_set)
 _NEWEST_GOLDEN = Statement(
@@ -22,6 +28,27 @@ _NEWEST_GOLDEN = Statement(
     .order_by(golden_set.c.id.desc())
     .limit(1)
 )
+
+_HAS_EARLIER = Statement(
+    sa.select(golden_set.c.id)
+    .where(golden_set.c.version_id == sa.bindparam("of_version"), golden_set.c.id < sa.bindparam("before"))
+    .limit(1)
+)
+_REPLACEMENTS = Statement(
+    sa.select(event.c.at, event.c.actor, event.c.details)
+    .where(event.c.kind == sa.bindparam("replaced"), event.c.subject == sa.bindparam("of_subject"))
+    .order_by(event.c.sequence.desc())
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """Which golden set, by digest, gave way to another: when, by whom, and why."""
+
+    replaced: str
+    at: datetime
+    actor: str
+    message: str
 
 
 def add_golden_set(
@@ -68,7 +95,7 @@ def add_golden_set(
     details: Json = {"digest": digest, "samples": samples}
     if before is not None:
         details |= {"replaces": before.digest, "message": message}
-    kind = "golden.added" if before is None else "golden.replaced"
+    kind = "golden.added" if before is None else _REPLACED
     append_event(connection, kind=kind, subject=version.reference, details=details, actor=actor)
     return GoldenSetRecord(
         id=golden_id, version_id=version.id, digest=digest, samples=samples, origin=origin, created_at=now
@@ -98,6 +125,22 @@ def newest_golden_set(connection: sa.Connection, *, version_id: int) -> GoldenSe
     """Return the golden set that was added last, or None."""
     row = _NEWEST_GOLDEN.first(connection, of_version=version_id)
     return None if row is None else _golden(row)
+
+
+@decoding("event")
+def find_replacement(
+    connection: sa.Connection, *, version: VersionRecord, golden: GoldenSetRecord | None
+) -> Replacement | None:
+    """Return what a version's golden set has replaced, or None; the events are read only where there was another."""
+    if golden is None:
+        return None
+    if _HAS_EARLIER.first(connection, of_version=version.id, before=golden.id) is None:
+        return None
+    for row in _REPLACEMENTS.rows(connection, replaced=_REPLACED, of_subject=version.reference):
+        details = json.loads(row.details)
+        if details["digest"] == golden.digest:
+            return Replacement(replaced=details["replaces"], at=row.at, actor=row.actor, message=details["message"])
+    return None
 
 
 def _golden(row: Row) -> GoldenSetRecord:

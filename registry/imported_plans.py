@@ -18,7 +18,7 @@ from modelreg.registry.digests import json_digest
 from modelreg.registry.engines import ensure_target, list_engines, record_engine
 from modelreg.registry.errors import IntegrityError, NotFoundError, SourceError, UsageError
 from modelreg.registry.events import append_event
-from modelreg.registry.plans import HEADER_BYTES, PlanHeader, is_same_version, parse_plan_header
+from modelreg.registry.plans import HEADER_BYTES, PlanHeader, is_same_version, parse_plan_header, starts_plan
 from modelreg.registry.records import EngineRecord, ToolchainRecord, VersionRecord
 from modelreg.registry.sources.local_files import (
     FileIdentity,
@@ -92,6 +92,11 @@ def inspect_plan(path: Path) -> OfferedPlan:
     if path.is_symlink():
         raise SourceError(f"{shown(path)} is a link, not a file", hint="Name the file that it leads to.")
     head, identity = _read_head(path)
+    if path.suffix.lower() == ".onnx" and not starts_plan(head):
+        raise SourceError(
+            f"{shown(path.name)} is an ONNX, and only plans of TensorRT and TensorRT-RTX are taken in",
+            hint="Keep an ONNX as a version with `modelreg register NAME FILE`; `modelreg build` makes its engines.",
+        )
     header = parse_plan_header(head, size_bytes=identity.size_bytes, where=shown(path.name))
     if header.backend is Backend.TENSORRT_RTX and not header.targets:
         raise IntegrityError(f"{shown(path.name)} is damaged: its header names no target", hint="Fetch it again.")

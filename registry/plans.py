@@ -61,6 +61,11 @@ def read_plan_header(path: Path) -> PlanHeader:
     return parse_plan_header(head, size_bytes=path.stat().st_size, where=path.name)
 
 
+def starts_plan(head: bytes) -> bool:
+    """Return whether bytes begin as a plan does."""
+    return head[:4] in (_TENSORRT, _RTX)
+
+
 def parse_plan_header(head: bytes, *, size_bytes: int, where: str) -> PlanHeader:
     """
     Return what a plan says about itself.
@@ -74,7 +79,7 @@ def parse_plan_header(head: bytes, *, size_bytes: int, where: str) -> PlanHeader
         IntegrityError: It is no plan, or not a whole one.
     """
     magic = head[:4]
-    if magic not in (_TENSORRT, _RTX):
+    if not starts_plan(head):
         raise IntegrityError(f"{where} is no TensorRT plan: it starts with {magic!r}", hint="Build it again.")
     smallest = 28 if magic == _TENSORRT else _RTX_HEADER_BYTES
     if len(head) < smallest:

@@ -61,8 +61,21 @@ class VersionRecord(NamedTuple):  # as `SourceInfo`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenContents:
+    """What a golden set holds beside inputs and outputs: arrays of labels, slices, and layers with activations."""
+
+    labels: int = 0
+    slices: int = 0
+    layers: int = 0
+
+    def to_json(self) -> Json:
+        """Return it as JSON."""
+        return {"labels": self.labels, "slices": self.slices, "layers": self.layers}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenSetRecord:
-    """One golden set of a version."""
+    """One golden set of a version; `origin` has its `GoldenContents` as `contents`."""
 
     id: int
     version_id: int
@@ -70,6 +83,12 @@ class GoldenSetRecord:
     samples: int
     origin: Json
     created_at: datetime
+
+    @property
+    def contents(self) -> GoldenContents | None:
+        """Return what it holds beside inputs and outputs, or None where that was not recorded."""
+        found = self.origin.get("contents")
+        return None if found is None else GoldenContents(**found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ MOST_SAMPLES = 10_000
 _BINS = 40
 _ENQUEUE_PART = 0.8
 _UNSTABLE = 0.025
+_BUSY = 10.0
 _FEW_RUNS = 100
 
 
@@ -152,7 +153,7 @@ def find_remarks(measurement: Measurement) -> list[str]:
     """
     Return what makes figures less than they seem, in the order and by the thresholds of trtexec's own warnings.
 
-    The coefficient of variation is that of GPU compute, which a host cannot disturb.
+    The coefficient of variation is that of GPU compute, which a host cannot disturb. That a host is busy is ours.
     """
     medians = {each.boundary: each.median_ms for each in measurement.boundaries}
     compute_ms = medians.get(Boundary.GPU_COMPUTE)
@@ -167,6 +168,9 @@ def find_remarks(measurement: Measurement) -> list[str]:
                 remarks.append(f"throughput may be bound by {boundary} transfers; --noDataTransfers leaves them out")
         if times.std() > _UNSTABLE * times.mean():
             remarks.append("GPU compute is not stable: lock the clocks")
+    if measurement.shown.p99_ms > _BUSY * measurement.shown.median_ms:
+        times_more = measurement.shown.p99_ms / measurement.shown.median_ms
+        remarks.append(f"P99 is {times_more:.0f} times the median: the host is busy")
     if measurement.shown.runs < _FEW_RUNS:
         remarks.append(f"P99 is the slowest of {measurement.shown.runs} runs: use a longer --duration")
     return remarks

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.errors import GoldenSetError
+from modelreg.registry.records import GoldenContents
 from modelreg.registry.tensor_sets import TensorInfo, TensorSet, copy_tensor_set, row_chunks
 from modelreg.registry.words import Json
 from modelreg.validators.feeding import Feed, plan_feed
@@ -78,6 +79,15 @@ def check_golden(golden: TensorSet, signature: Signature, *, profiles: Sequence[
         _check_values(golden, INPUT + name)
     scales = {name: _check_values(golden, OUTPUT + name) for name in outputs}
     return CheckedGolden(feed=feed.within(profiles), labelled_output=labelled, scales=scales, slices=slices)
+
+
+def describe_contents(golden: TensorSet) -> GoldenContents:
+    """Return what a golden set that was checked holds beside inputs and outputs."""
+    return GoldenContents(
+        labels=sum(key == LABEL or key.startswith(LABEL_MORE) for key in golden.tensors),
+        slices=len(np.unique(golden.read(SLICE))) if SLICE in golden.tensors else 0,
+        layers=sum(key.startswith(ACTIVATION) for key in golden.tensors),
+    )
 
 
 def write_golden(golden: TensorSet, destination: Path) -> None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The main job on a real model: register, build, validate, promote, and a rollback. `make demo` runs it.
 #
-#   examples/lenet/demo.sh             the registry is made in .demo of the checkout, which is removed first
+#   examples/lenet/demo.sh             the registry is .demo/registry of the checkout; a later run takes a new name
 #   examples/lenet/demo.sh FOLDER      the registry is made in FOLDER, which must not exist
 set -euo pipefail
 
@@ -21,15 +21,25 @@ if [[ -e $demo ]]; then
     echo "$demo exists: name a folder that does not" >&2
     exit 1
 fi
-if [[ ! $demo ]]; then
-    demo=$PWD/.demo
-    rm -rf "$demo"
-fi
-mkdir -p "$demo"
-export MODELREG_HOME=$demo/registry
-export MODELREG_ACTOR=${MODELREG_ACTOR:-demo}
+
+# Print a registry's path in $1 that is free: `registry`, then `registry-2` and so on.
+find_free() {
+    local name=registry number=1
+    while [[ -e $1/$name ]]; do
+        name=registry-$((++number))
+    done
+    echo "$1/$name"
+}
 
 say() { printf '\n# %s\n' "$*"; }
+demo=${demo:-$PWD/.demo}
+mkdir -p "$demo"
+MODELREG_HOME=$(find_free "$demo")
+export MODELREG_HOME MODELREG_ACTOR=${MODELREG_ACTOR:-demo}
+if [[ ${MODELREG_HOME##*/} != registry ]]; then
+    say "The registry of an earlier run is kept in $demo/; this one is made in $MODELREG_HOME."
+fi
+
 run() {
     printf '$'
     printf ' %s' "${@@Q}" | sed -E "s/'([][A-Za-z0-9_.:,@/=-]+)'/\1/g"

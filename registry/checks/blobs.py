@@ -18,8 +18,8 @@ from modelreg.registry.storage.rules import manifest_files
 from modelreg.registry.words import BlobKind
 
 _BLOB_HINT = (
-    "Run `modelreg doctor --fix`, which copies it from a release that has it; else build it again, or restore the"
-    " store's backup."
+    "Run `modelreg doctor --deep --fix`, which copies it from a release that has it; else build it again, or restore"
+    " the store's backup."
 )
 _LOST_PLAN_HINT = (
     "Run `modelreg doctor --fix`, which copies it from a release that has it; else build it again. After an older"

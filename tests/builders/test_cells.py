@@ -290,8 +290,9 @@ def test_a_failed_cell_leaves_its_row_and_its_log_and_nothing_else(workshop: Wor
 
 
 def test_a_failed_cell_can_be_built_again(workshop: Workshop, version: VersionRecord) -> None:
-    with pytest.raises(WorkerError):
+    with pytest.raises(WorkerError, match="starting Python for the variant took longer than 0 s") as caught:
         workshop.build(version, Precision.FP16, timeout_s=0.0)
+    assert workshop.log_of(workshop.engines(version)[0]).endswith(f"\nfailed: {caught.value}\n")
     outcome = workshop.build(version, Precision.FP16)
     assert [each.status for each in workshop.engines(version)] == [EngineStatus.FAILED, EngineStatus.BUILT]
     assert not outcome.reused

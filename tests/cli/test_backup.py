@@ -84,6 +84,8 @@ def test_a_lost_database_is_restored(served: Shop, tmp_path: Path) -> None:
     assert "modelreg db restore FILE" in told.out
     restored = served.cli("db", "restore", file)
     assert (restored.code, "kept" in restored.out) == (0, False)
+    assert "no database was there before" in restored.err
+    assert "does not exist" not in restored.err
     assert served.cli("doctor").code == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,7 +90,7 @@ def test_a_cell_that_the_store_fails_does_not_hide_the_others(stocked: Shop) -> 
     shown = stocked.cli(*words)
     assert shown.code == 1
     assert "is a directory" in shown.err.lower()
-    assert [line.split()[2:4] for line in shown.out.splitlines()[1:]] == [["fp16", "failed"], ["fp32", "built"]]
+    assert [line.split()[2:4] for line in shown.out.splitlines()[1:3]] == [["fp16", "failed"], ["fp32", "built"]]
     assert "1 of 2 engines were not built: fp16 for cpu" in shown.err
     cells = stocked.cli(*words, "--json").document["cells"]
     assert [cell["status"] for cell in cells] == ["failed", "built"]
@@ -114,5 +115,9 @@ def test_a_database_that_fails_in_the_middle_does_not_hide_the_others(
     writer.__exit__(None, None, None)
     database.close()
     assert shown.code == 4
-    assert [line.split()[2:4] for line in shown.out.splitlines()[1:]] == [["fp32", "built"], ["fp16", "failed"]]
+    assert [line.split()[2:4] for line in shown.out.splitlines()[1:3]] == [["fp32", "built"], ["fp16", "failed"]]
+    (replaced,) = shown.out.splitlines()[3:]
+    assert re.fullmatch(
+        r"engine \d+ stands in the place of engine \d+ \(same recipe\) and has no verdict yet: validate it", replaced
+    )
     assert "stayed locked" in shown.err

@@ -138,6 +138,7 @@ def test_a_dry_run_says_what_would_be_timed_and_keeps_nothing(lenet: Shop) -> No
     done = lenet.cli("bench", "lenet:2", "--vs", "lenet:1", "--precision", "fp32", "--dry-run")
     assert done.out.startswith("would time lenet:2 engine ")
     assert ", in turns with lenet:1 engine " in done.out
+    assert "--useCudaGraph changes nothing" in lenet.cli("bench", "lenet:2", "--useCudaGraph", "--dry-run").err
     document = lenet.cli("bench", "lenet:2", "--dry-run", "--json").document
     assert (document["dry_run"], document["batches"], len(document["engines"])) == (True, [1, 8, 32], 2)
 

@@ -59,8 +59,12 @@ def test_each_engine_is_matched_with_the_one_of_its_target_and_precision() -> No
     ]
     found = match_others(own, others[::-1], reference=parse_reference("lenet:1"))
     assert found == {each.engine.id: other for each, other in zip(own, others, strict=True)}
-    with pytest.raises(NotFoundError, match="lenet:1 has no cpu best engine to compare with"):
+    with pytest.raises(NotFoundError, match="lenet:1 has no cpu best engine to compare with") as caught:
         match_others(own, others[:-1], reference=parse_reference("lenet:1"))
+    assert caught.value.hint() == (
+        "Compare what both have with --precision fp32,tf32,fp16,bf16,int8,fp8, or build it:"
+        " `modelreg build lenet:1 --precision best`."
+    )
 
 
 def row(engine: int, precision: str, batch: int, median_ms: float, **changes: Any) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from modelreg.cli.layer_tables import advise_repair, bar, explain_layers, print_layers
-from modelreg.registry.words import Precision
+from modelreg.cli.layer_tables import advise_activations, advise_repair, bar, explain_layers, print_layers
+from modelreg.registry.records import GoldenContents
+from modelreg.registry.words import Precision, Verdict
 from modelreg.validators.layers.birth import diagnose
 from modelreg.validators.layers.comparison import LayerReport
 from modelreg.validators.layers.mapping import Match
@@ -56,7 +57,7 @@ def test_the_first_bad_layer_is_named_with_what_it_does_alone_and_what_only_carr
     found = report(
         measured("a", 40.0, 40.0), measured("b", 3.0, 4.0, "a"), measured("c", 2.0, 40.0, "b"), own="simulated"
     )
-    lines = explain_layers(found)
+    lines = explain_layers(found, verdict=Verdict.FAIL)
     assert lines[0] == (
         "first bad layer: b (Conv, node /b/Conv): 3.0 dB, 4.0 dB on the reference's own inputs; "
         "1 layer behind it only carry an error"
@@ -76,7 +77,7 @@ def test_values_that_are_no_numbers_and_modules_that_are_missing_are_said() -> N
         taps={"y": {"max_abs": 0.0, "sqnr_db": "inf", "odd": 0}, "z": {"max_abs": 1.0, "sqnr_db": 20.0, "odd": 2}},
         own="none",
     )
-    lines = explain_layers(found)
+    lines = explain_layers(found, verdict=Verdict.FAIL)
     assert lines[0].startswith("first bad layer: b (Conv, node /b/Conv), or norm before it, which the ONNX does not")
     assert "7 values NaN or infinite" in lines[0]
     assert lines[1].endswith("m5 (folded) and 3 more")
@@ -103,7 +104,7 @@ def test_a_repair_is_advised_where_a_precision_may_be_to_blame(
 
 def test_the_table_has_one_line_a_layer_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     found = report(measured("a", math.inf, math.inf), measured("b", -math.inf, -math.inf, "a", saturated=0.25))
-    print_layers(found, name="engine 3 (cpu int8)", no_color=True)
+    print_layers(found, name="engine 3 (cpu int8)", verdict=Verdict.PASS, no_color=True)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "layers of engine 3 (cpu int8) against PyTorch, 2 samples, bad below 15 dB"
     text = " ".join(" ".join(lines).split())
@@ -119,9 +120,23 @@ def test_the_heading_says_what_is_compared_with_and_a_relu_that_was_drawn_in_is_
     monkeypatch.setenv("COLUMNS", "200")
     layer = measured("c1", 40.0, 40.0)
     drawn = replace(layer, row=replace(layer.row, through_relu=True))
-    print_layers(report(drawn), name="engine 2", no_color=True)
-    print_layers(report(layer, reference="itself", batch=64), name="engine 2", no_color=True)
+    print_layers(report(drawn), name="engine 2", verdict=Verdict.PASS, no_color=True)
+    print_layers(report(layer, reference="itself", batch=64), name="engine 2", verdict=Verdict.PASS, no_color=True)
     said = capsys.readouterr().out
     assert "layers of engine 2 against PyTorch, 2 samples, bad below 15 dB" in said
     assert "layers of engine 2 against itself in the golden set's runs, at batch 64, 2 samples" in said
     assert "c1 + Relu" in said
+
+
+def test_the_golden_set_is_blamed_only_where_something_fails() -> None:
+    found = report(measured("a", 90.0, 90.0), reference="onnx")
+    assert explain_layers(found, verdict=Verdict.PASS)[0] == "no bad layer"
+    assert "lies between the ONNX and its golden set" in explain_layers(found, verdict=Verdict.FAIL)[0]
+
+
+def test_how_to_get_activations_is_said_where_the_golden_set_is_known_to_have_none() -> None:
+    without = report(measured("a", 90.0, 90.0), reference="onnx")
+    assert "--activations all" in advise_activations(without, GoldenContents())
+    assert advise_activations(without, GoldenContents(layers=3)) == ""  # --nodes was asked for
+    assert advise_activations(without, None) == ""
+    assert advise_activations(report(measured("a", 90.0, 90.0)), GoldenContents()) == ""

@@ -107,7 +107,8 @@ def test_without_activations_the_source_is_the_reference_and_the_mapping_says_wh
     assert "layers of engine 1 (cpu fp16) against the source in FP32, 32 samples, bad below 40 dB" in done.out
     header = next(line for line in done.out.splitlines() if line.startswith("#"))
     assert header.split()[:7] == ["#", "LAYER", "OP", "COSINE", "SQNR", "OWN", "MAX"]
-    assert "no bad layer" in done.out
+    assert "no bad layer\n" in done.out
+    assert "--activations all -m WHY" in done.err
     assert "looking inside changes y by " in done.out
     missing = shop.cli("layers", "net")
     assert missing.code == 1

@@ -101,6 +101,7 @@ def test_a_built_cell_is_reused_unless_rebuild_is_said(bench: Bench) -> None:
         "next: modelreg promote lenet:1 --to production",
     ]
     rebuilt = bench.cli("build", "lenet:1", "--rebuild", "--json").document["cells"][0]
+    assert rebuilt["replaces"] == 1
     assert (rebuilt["status"], rebuilt["engine"]["id"]) == ("built", 4)
     assert bench.cli("promote", "lenet:1", "--to", "production", "--precision", "fp32").code == 3
 

@@ -144,6 +144,47 @@ def test_a_golden_set_that_needs_a_reason_is_refused_before_anything_is_stored(
     assert "Slices are whole numbers" in refused.err
 
 
+def test_what_a_golden_set_holds_is_said(shop: Shop, lenet: Path, tmp_path: Path) -> None:
+    rich = {**golden_of(onnx.load(lenet)), "slice": np.array([0, 1, 2] * 2), "label.box": np.zeros((6, 4), np.float32)}
+    save_npz(tmp_path / "rich.npz", {**rich, "activation.fc1": np.zeros((6, 2), np.float32)})
+    said = "6 samples, labels, 3 slices, 1 layer"
+    words = ("register", "lenet", lenet, "--golden", tmp_path / "rich.npz")
+    assert f"a golden set of {said}" in shop.cli(*words, "--dry-run").out
+    assert said in shop.cli(*words).out
+    assert said in shop.cli("show", "lenet:1").out
+    contents = shop.cli("show", "lenet:1", "--json").document["golden_set"]["origin"]["contents"]
+    assert contents == {"labels": 1, "slices": 3, "layers": 1}
+
+
+def test_a_replaced_golden_set_says_what_is_lost_and_what_counts_no_more(
+    shop: Shop, lenet: Path, tmp_path: Path
+) -> None:
+    arrays = golden_of(onnx.load(lenet))
+    save_npz(tmp_path / "rich.npz", {**arrays, "slice": np.array([0, 1, 2] * 2)})
+    save_npz(tmp_path / "poor.npz", {name: array[:4] for name, array in arrays.items()})
+    first = shop.cli("register", "lenet", lenet, "--golden", tmp_path / "rich.npz", "--json").document
+    assert first["replaced"] is None
+    assert shop.cli("build", "lenet:1", "--precision", "fp32").code == 0
+    assert shop.cli("validate", "lenet:1").code == 0
+
+    made = shop.cli("register", "lenet", lenet, "--golden", tmp_path / "poor.npz", "-m", "half was wrong")
+    old, new = first["golden_set"]["sha256"][:12], made.out.split("golden set ")[1][:12]
+    assert f"golden set replaced: {old} -> {new}" in made.out
+    assert "the old one had, and this one has not: 3 slices" in made.out
+    assert "1 verdict of the old one no longer counts" in made.out
+    assert "keeps its own message" not in made.err
+    assert "next: modelreg validate lenet:1" in made.err
+    shown = shop.cli("show", "lenet:1").out
+    assert f"replaced {old} on " in shown
+    assert shown.split(f"replaced {old} on ")[1].splitlines()[0].endswith("by ada@lab: half was wrong")
+
+    again = shop.cli(
+        "register", "lenet", lenet, "--golden", tmp_path / "rich.npz", "-m", "was right", "--json"
+    ).document
+    assert (again["replaced"]["lost"], again["replaced"]["verdicts"]) == ([], 0)
+    assert "by ada@lab: was right" in shop.cli("show", "lenet:1").out
+
+
 @pytest.mark.parametrize(
     ("words", "code", "fact"),
     [

@@ -106,6 +106,14 @@ def test_what_cannot_be_taken_in_is_one_line_and_keeps_nothing(
     assert len(stocked.cli("show", "lenet:1", "--json").document["engines"]) == 1
 
 
+def test_an_onnx_is_refused_with_the_command_that_takes_it(stocked: Shop, tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"ONNX" * 20)
+    refused = take(stocked, "net.onnx")
+    assert (refused.code, refused.out) == (1, "")
+    assert "net.onnx is an ONNX, and only plans of TensorRT and TensorRT-RTX are taken in" in refused.err
+    assert "modelreg register NAME FILE" in refused.err
+
+
 def test_references_precisions_and_files_that_are_not_there(stocked: Shop, tmp_path: Path) -> None:
     unknown = stocked.cli("register-engine", "vgg:1", "rtx.plan", "--precision", "fp16")
     assert (unknown.code, "vgg" in unknown.err) == (1, True)

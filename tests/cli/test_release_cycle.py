@@ -108,6 +108,24 @@ def test_promoting_what_is_active_changes_nothing_and_says_so(two_versions: Shop
     assert history_of(shop) == [(1, 1, "promote", True)]
 
 
+def test_a_move_within_one_version_names_the_precisions(shop: Shop) -> None:
+    shop.add_version(precisions=(Precision.FP32, Precision.INT8))
+    for precision, said in (("fp32", "version 1, "), ("int8", "version 1, cpu fp32 -> int8, ")):
+        moved = shop.cli("promote", "lenet:1", "--to", "production", "--precision", precision)
+        assert f"lenet@production: {said}generation" in moved.out
+    back = shop.cli("rollback", "lenet@production")
+    assert "lenet@production: version 1, cpu int8 -> fp32, generation 3 (rollback)" in back.out
+
+
+def test_where_no_channel_is_named_those_that_there_are_are_said(two_versions: Shop) -> None:
+    for channel in ("staging", "production"):
+        assert two_versions.cli("promote", "lenet:1", "--to", channel).code == 0
+    for command in ("which", "rollback"):
+        refused = two_versions.cli(command, "lenet")
+        assert refused.code == 2
+        assert "It has production, staging: write lenet@production, for example." in refused.err
+
+
 def test_a_channel_can_be_the_source_of_a_promotion(two_versions: Shop) -> None:
     shop = two_versions
     shop.cli("promote", "lenet:1", "--to", "staging")

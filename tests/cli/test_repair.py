@@ -62,6 +62,22 @@ def test_an_overflow_of_fp16_is_named_and_repaired_and_an_interrupted_repair_goe
     assert all(each > 0 for each in found["cost"]["latency_ms"])
 
 
+def test_an_engine_that_gave_way_to_a_repaired_one_is_not_judged_again(shop: Shop, tmp_path: Path) -> None:
+    register(shop, overflowing_net(), tmp_path / "in")
+    for words, code in (([], 3), (["--nodes-to-exclude", "grow,shrink"], 0)):
+        assert shop.cli("build", "net:1", "--precision", "fp16", *words).code == 0
+        number = len(engines(shop))
+        assert shop.cli("validate", "net:1", "--engine", number).code == code
+    done = shop.cli("validate", "net:1")
+    assert done.code == 0, done.err
+    assert "engine 1 (cpu fp16) is left out: engine 2 is the same, repaired, and passed" in done.err
+    assert "next: modelreg promote net:1 --to production" in done.err
+    told = shop.cli("validate", "net:1", "--dry-run", "--json").document
+    assert [each["engine"] for each in told["engines"]] == [2]
+    assert told["superseded"] == [{"engine": 1, "by": 2}]
+    assert shop.cli("promote", "net:1", "--to", "production", "--json").document["version"] == 1
+
+
 def test_when_fp32_itself_fails_it_is_said_that_no_set_of_nodes_helps(shop: Shop, tmp_path: Path) -> None:
     calibration = register(shop, outlier_net(), tmp_path / "in", wrong_by=5.0)
     done = shop.cli("repair", "net", "--precision", "int8", "--calibration", calibration)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,18 @@ def test_a_folder_that_exists_is_left_alone(environment: dict[str, str], tmp_pat
     assert finished.returncode == 1
     assert finished.stderr == f"{tmp_path} exists: name a folder that does not\n"
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_second_run_keeps_the_registry_of_the_first(environment: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "examples" / "lenet" / "demo.sh"
+    script.parent.mkdir(parents=True)
+    shutil.copy(SCRIPT, script)
+    for name in ("registry", "registry-2", "registry-3"):
+        finished = subprocess.run([script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert finished.returncode != 0, "there is no model beside this copy: it ends after `init`"
+        assert f"{tmp_path}/.demo/{name} is a registry now" in finished.stdout
+        assert ("an earlier run is kept" in finished.stdout) == (name != "registry")
+    assert sorted(path.name for path in (tmp_path / ".demo").iterdir()) == ["registry", "registry-2", "registry-3"]
 
 
 def test_without_modelreg_it_says_how_to_get_it(environment: dict[str, str], tmp_path: Path) -> None:

@@ -68,6 +68,15 @@ def test_unstable_and_few_runs_are_remarked() -> None:
     assert find_remarks(measure({Boundary.HOST: np.ones(100)}, batch=1, wall_s=0.1, told={})) == []
 
 
+def test_a_busy_host_is_remarked() -> None:
+    times = np.array([1.0] * 95 + [25.0] * 5)
+    assert find_remarks(measure({Boundary.HOST: times}, batch=1, wall_s=0.1, told={})) == [
+        "P99 is 25 times the median: the host is busy"
+    ]
+    times[95:] = 10.0
+    assert find_remarks(measure({Boundary.HOST: times}, batch=1, wall_s=0.1, told={})) == []
+
+
 def test_pytorch_on_a_gpu_has_no_enqueue_time_and_needs_none() -> None:
     # Seen on a GPU: `bench --pytorch` ended with a KeyError.
     alone = measure({Boundary.GPU_COMPUTE: np.ones(100)}, batch=64, wall_s=0.1, told={})
