@@ -24,6 +24,7 @@ MUTATING = (
     "build",
     "register-engine",
     "validate",
+    "bench",
     "repair",
     "layers",
     "promote",

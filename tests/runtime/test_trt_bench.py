@@ -103,6 +103,9 @@ class Cuda(types.ModuleType):
     def cudaGraphInstantiate(self, graph: str, _flags: int) -> tuple[int, str]:
         return 0, graph
 
+    def cudaGraphDestroy(self, _graph: str) -> tuple[int]:
+        return (0,)
+
     def cudaGraphLaunch(self, _graph: str, stream: Stream) -> tuple[int]:
         self.launched += 1
         stream.at_ms += RUN_MS
