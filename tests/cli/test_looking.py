@@ -258,7 +258,7 @@ def test_diff_of_two_channels_compares_what_they_serve(stocked: Shop) -> None:
 def test_policy_show_works_outside_a_registry_and_inside_with_its_changes(shop: Shop) -> None:
     shop.add_version(precisions=())
     assert "accuracy_drop" in run_cli("policy", "show", "fp16").out
-    assert ["accuracy_drop", "task", "<=", "0.01", "int8.toml"] in lines_of(shop.cli("policy", "show", "int8").out)
+    assert ["accuracy_drop", "task", "<=", "0.01", "shipped"] in lines_of(shop.cli("policy", "show", "int8").out)
     shipped = shop.cli("policy", "show", "int8", "--json").document
     folder = shop.path / "policies" / "lenet"
     folder.mkdir(parents=True)
