@@ -58,7 +58,9 @@ def test_a_kept_query_gives_what_sqlalchemy_gives(name: str, database: Database)
         texts["digest"] = connection.execute(sa.select(version.c.source_digest)).scalars().first() or ""
         texts["start"] = texts["digest"][:9]
         texts["of_txn"] = connection.execute(sa.select(activation.c.txn)).scalars().first() or ""
-        numbers = {"up_to": 100, "rows": 100, "newest": 100}
+        some = connection.execute(sa.select(event.c.kind, event.c.subject)).first()
+        texts["replaced"], texts["of_subject"] = some or ("", "")
+        numbers = {"up_to": 100, "rows": 100, "newest": 100, "before": 100}
         if "MORE_FILES" in name:
             numbers["of_version"] = several.id
         parameters: dict[str, Any] = {key: texts.get(key, numbers.get(key, 1)) for key in prepared.names}
