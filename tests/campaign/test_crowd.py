@@ -27,6 +27,9 @@ def test_the_same_with_a_store_in_s3(remote: Template, apart: bool) -> None:
 
 
 def test_a_writer_that_copies_in_place_is_caught(local: Template) -> None:
-    tally = run_control(local, seconds=0.5)
-    tally.require_clean()
-    assert tally.outcomes["torn"] > 0
+    for seconds in (0.5, 5.0):  # on a busy machine readers seldom get their turn
+        tally = run_control(local, seconds=seconds)
+        tally.require_clean()
+        if tally.outcomes["torn"]:
+            return
+    pytest.fail("no reader saw a torn pointer")
