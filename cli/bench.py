@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -184,6 +183,7 @@ def _run(invocation: Invocation, registry: Registry, request: Request, *, html: 
     from modelreg.cli.bench_tables import print_results
     from modelreg.cli.golden_sources import showing
     from modelreg.registry.clock import utc_now
+    from modelreg.registry.scratch import scratch_folder
     from modelreg.runtime.host import describe_host
 
     host, at = describe_host().to_json(), utc_now()
@@ -195,11 +195,11 @@ def _run(invocation: Invocation, registry: Registry, request: Request, *, html: 
             keep_result(registry, result, request, host=host)
 
     with (
-        tempfile.TemporaryDirectory(prefix="modelreg-bench-") as folder,
-        showing(Path(folder) / PYTORCH_LOG, verbose=invocation.verbose),
+        scratch_folder("bench") as folder,
+        showing(folder / PYTORCH_LOG, verbose=invocation.verbose),
         invocation.reporter().step("timing") as tell,
     ):
-        results = Benchmark(registry, request, Path(folder)).run(keep=keep, tell=lambda text: tell(None, text))
+        results = Benchmark(registry, request, folder).run(keep=keep, tell=lambda text: tell(None, text))
     if not results.engines:
         raise NotFoundError("nothing could be timed", hint="The warnings say why.")
     document = results_document(results, request, host=host, at=at, stored=is_kept)

@@ -42,6 +42,12 @@ class Choice:
     precisions: Sequence[Precision]
     targets: Sequence[str]
 
+    def includes(self, engine: EngineRecord) -> bool:
+        """Return whether an engine is of the precisions and targets that are meant; none named: of any."""
+        return (not self.precisions or engine.precision in self.precisions) and (
+            not self.targets or engine.target.name in self.targets
+        )
+
 
 def choose_sides(registry: Registry, reference: ModelReference, choice: Choice) -> list[Side]:
     """
@@ -70,8 +76,7 @@ def choose_sides(registry: Registry, reference: ModelReference, choice: Choice) 
         Side(version=version, engine=each)
         for each in found
         if not each.is_swept
-        and (not choice.precisions or each.precision in choice.precisions)
-        and (not choice.targets or each.target.name in choice.targets)
+        and choice.includes(each)
         and not why_not_here(each.target.name, level=each.hardware_compatibility, host=host)
     ]
     if not chosen:

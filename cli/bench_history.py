@@ -35,7 +35,7 @@ def show_history(
     shown = [
         (each, known[each.engine_id])
         for each in found
-        if _is_meant(known[each.engine_id], choice) and (not batches or each.batch in batches)
+        if choice.includes(known[each.engine_id]) and (not batches or each.batch in batches)
     ]
     if invocation.as_json:
         documents = [stored_document(record, engine) for record, engine in shown]
@@ -45,12 +45,6 @@ def show_history(
     else:
         columns = [Column(header=header, right=header in _RIGHT) for header in _COLUMNS]
         print_table(columns, [_row(*each) for each in shown], no_color=invocation.no_color)
-
-
-def _is_meant(engine: EngineRecord, choice: Choice) -> bool:
-    return (not choice.precisions or engine.precision in choice.precisions) and (
-        not choice.targets or engine.target.name in choice.targets
-    )
 
 
 def _row(record: BenchmarkRecord, engine: EngineRecord) -> list[str]:

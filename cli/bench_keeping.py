@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelreg.cli.bench_documents import pair_document
@@ -17,13 +15,14 @@ if TYPE_CHECKING:
 def keep_result(registry: Registry, result: EngineResult, request: Request, *, host: Json) -> None:
     """Keep what an engine took: its runs as blobs, then figures and comparisons as rows with an event."""
     from modelreg.registry.benchmarks import Measured, record_benchmarks
+    from modelreg.registry.scratch import scratch_folder
     from modelreg.registry.tensor_sets import write_tensor_set
     from modelreg.runtime.latency import thin_out
 
     rows = []
-    with tempfile.TemporaryDirectory(prefix="modelreg-bench-") as folder:
+    with scratch_folder("bench-runs") as folder:
         for measured in result.measured:
-            path = Path(folder) / f"batch-{measured.batch}.safetensors"
+            path = folder / f"batch-{measured.batch}.safetensors"
             arrays = {str(boundary): thin_out(times) for boundary, times in measured.samples.items()}
             about = {"plan": result.side.engine.plan_digest, "batch": str(measured.batch), "unit": "ms"}
             write_tensor_set(path, arrays, about | {"queries": str(measured.shown.runs)})

@@ -30,7 +30,7 @@ from modelreg.registry.references import parse_reference
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.storage.open import locate_storage
 from modelreg.runtime.active_following import ActiveFollower
-from modelreg.runtime.batcher import Batcher, expired
+from modelreg.runtime.batcher import Batcher
 from modelreg.runtime.begun import BegunAnswer
 from modelreg.runtime.engines import Engine, is_dead
 from modelreg.runtime.following import Source, StoreAt
@@ -39,7 +39,7 @@ from modelreg.runtime.leases import LeaseKeeper
 from modelreg.runtime.lending import Placed
 from modelreg.runtime.pull import PullFolder
 from modelreg.runtime.pull_request import PullRequest
-from modelreg.runtime.serving import ActiveState, Alarm, Answer, NotServingError, ServedEngine
+from modelreg.runtime.serving import ActiveState, Alarm, Answer, NotServingError, ServedEngine, expired
 from modelreg.runtime.swapping import Swapper
 from modelreg.runtime.trying import Label, ServingOptions
 

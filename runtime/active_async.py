@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from modelreg.registry.contents import Signature
 from modelreg.runtime.active import ActiveModel
-from modelreg.runtime.batcher import expired
 from modelreg.runtime.mailbox import Mailbox
-from modelreg.runtime.serving import ActiveState, Answer, NotServingError, count_instances
+from modelreg.runtime.serving import ActiveState, Answer, NotServingError, count_instances, expired
 
 if TYPE_CHECKING:
     import numpy as np

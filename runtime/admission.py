@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from modelreg.registry.words import Word
+from modelreg.runtime.container import read_limit
 from modelreg.runtime.serving import SwapMode
 
 _FILES_FACTOR = 3.0
@@ -71,17 +71,5 @@ def _read_meminfo(path: Path) -> int | None:
 
 def _read_cgroup(folder: Path) -> int | None:
     """Return what a limit of cgroup v2 leaves; pages of files that can be dropped count as free."""
-    try:
-        limit = (folder / "memory.max").read_text().strip()
-        if limit == "max":
-            return None
-        used = int((folder / "memory.current").read_text())
-        stat = _parse_stat((folder / "memory.stat").read_text())
-        return max(0, int(limit) - used + stat.get("inactive_file", 0))
-    except (OSError, ValueError):
-        return None
-
-
-def _parse_stat(text: str) -> Mapping[str, int]:
-    pairs = (line.split() for line in text.splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+    limit = read_limit(folder)
+    return None if limit is None else max(0, limit[0] - limit[1])

@@ -20,7 +20,7 @@ from modelreg.runtime.batches import Batching, Lane, count_ready, find_lane, joi
 from modelreg.runtime.engines import Engine, is_dead
 from modelreg.runtime.mailbox import one_wakeup
 from modelreg.runtime.runner import RunError
-from modelreg.runtime.serving import DeadlineExceededError, InstanceState, NotServingError, QueueFullError
+from modelreg.runtime.serving import DeadlineExceededError, InstanceState, NotServingError, QueueFullError, expired
 from modelreg.runtime.turns import ALONE, Turn
 
 if TYPE_CHECKING:
@@ -251,11 +251,6 @@ class Batcher:
             for request, answer in zip(batch, answers, strict=True):
                 request.future.turn = Turn(request.queue_s, rows, int(request is counting))
                 request.future.set_result(answer)
-
-
-def expired() -> DeadlineExceededError:
-    """Return the error of a request whose time was over while it waited."""
-    return DeadlineExceededError("the request's time was over before its turn came")
 
 
 def _fail(request: _Request, error: Exception) -> None:

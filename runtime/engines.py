@@ -26,8 +26,8 @@ from modelreg.registry.words import Backend, Json
 from modelreg.runtime.admission import read_free_memory
 from modelreg.runtime.devices import Device
 from modelreg.runtime.pull_place import matches
-from modelreg.runtime.runner import GpuLoad, RunError, WorkerRunner
-from modelreg.runtime.serving import DeadlineExceededError, InstanceState
+from modelreg.runtime.runner import GpuLoad, RunError, WorkerRunner, one_line
+from modelreg.runtime.serving import InstanceState, expired
 from modelreg.runtime.suitability import Suitability
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class OrtEngine:
         try:
             self._session: Any = open_session(str(path), threads=threads, target=target, device_id=device_id)
         except Exception as error:
-            raise RunError(f"the plan cannot be loaded: {_one_line(error)}") from error
+            raise RunError(f"the plan cannot be loaded: {one_line(error)}") from error
         self._output_names = [each.name for each in self._session.get_outputs()]
         self._half_names = [each.name for each in self._session.get_inputs() if each.type == "tensor(float16)"]
         self._gone = weakref.ref(self._session)
@@ -123,7 +123,7 @@ class OrtEngine:
         try:
             return dict(zip(self._output_names, self._session.run(None, inputs), strict=True))
         except Exception as error:
-            raise RunError(f"the plan cannot be run: {_one_line(error)}") from error
+            raise RunError(f"the plan cannot be run: {one_line(error)}") from error
 
     def read_free_memory(self) -> int | None:
         """Return the free bytes of this host, or of its container."""
@@ -163,7 +163,7 @@ class WorkerEngine:
     def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> dict[str, Array]:
         """Return every output; raises RunError where the backend refuses, WorkerError where the child died."""
         if not self._lock.acquire(timeout=-1 if until_s is None else max(0.0, until_s - time.monotonic())):
-            raise DeadlineExceededError("the request's time was over before its turn came")
+            raise expired()
         try:
             return self._runner.run(inputs)
         finally:
@@ -280,10 +280,6 @@ def require_intact(engine: ReleasedEngine, folder: Path) -> None:
 def is_dead(error: Exception) -> bool:
     """Return whether an engine that raised this can answer nothing any more."""
     return isinstance(error, WorkerError) and not isinstance(error, WorkerJobError)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:600]
 
 
 def _trim() -> None:

@@ -34,6 +34,11 @@ class RequestLostError(RunError):
     """The instance that had the request died over it, and the group lives on."""
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Return whether the backend refuses the inputs of a request, and nothing else is wrong. Pure."""
+    return isinstance(error, RunError) and not isinstance(error, RequestLostError)
+
+
 class InstanceGroup:
     """An engine made of instances; one that is out is opened again by itself."""
 

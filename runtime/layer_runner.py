@@ -13,7 +13,7 @@ from modelreg.registry.errors import WorkerError, WorkerStartError
 from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Json
-from modelreg.runtime.runner import LOAD_TIMEOUT_S, RUN_TIMEOUT_S, RunError
+from modelreg.runtime.runner import LOAD_TIMEOUT_S, RUN_TIMEOUT_S, RunError, one_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -139,5 +139,4 @@ class LayerRunner:
         try:
             return self._worker.call(job, request, arrays, timeout_s=timeout_s)
         except WorkerJobError as error:
-            message = " ".join(str(error).split())[:600]
-            raise RunError(f"the model cannot be looked into: {message}") from error
+            raise RunError(f"the model cannot be looked into: {one_line(error)}") from error

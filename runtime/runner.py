@@ -38,6 +38,11 @@ class RunError(ModelregError):
     """A plan could not be loaded or run."""
 
 
+def one_line(error: Exception) -> str:
+    """Return what a backend said on one line, and no more of it than a person reads."""
+    return " ".join(str(error).split())[:600]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLoad:
     """
@@ -309,8 +314,7 @@ class WorkerRunner:
             return self._worker.call(job, request, arrays, timeout_s=timeout_s)
         except WorkerJobError as error:
             verb = "loaded" if job == "load" else "run"
-            message = " ".join(str(error).split())[:600]
-            raise RunError(f"the plan cannot be {verb}: {message}") from error
+            raise RunError(f"the plan cannot be {verb}: {one_line(error)}") from error
 
     def _clean(self) -> None:
         self._belongings.close()

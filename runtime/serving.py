@@ -45,6 +45,11 @@ class DeadlineExceededError(ModelregError):
     """The request's time was over while it waited: it was never run."""
 
 
+def expired() -> DeadlineExceededError:
+    """Return the error of a request whose time was over while it waited."""
+    return DeadlineExceededError("the request's time was over before its turn came")
+
+
 class AlarmKind(Word):
     """What is wrong; in each case the engine that was served goes on, but for `died`."""
 

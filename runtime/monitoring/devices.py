@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from modelreg.registry.errors import MissingDependencyError
 from modelreg.registry.words import Json
+from modelreg.runtime.devices import VISIBLE, parse_visible
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -190,7 +191,7 @@ class DeviceReader:
 def read_devices(environment: Mapping[str, str] | None = None) -> Devices:
     """Return one reading of the GPUs that this process may use."""
     environment = os.environ if environment is None else environment
-    reader = DeviceReader(visible=environment.get("CUDA_VISIBLE_DEVICES"))
+    reader = DeviceReader(visible=environment.get(VISIBLE))
     try:
         return reader.read()
     finally:
@@ -210,10 +211,11 @@ def choose_visible(readings: Sequence[DeviceReading], visible: str | None) -> tu
 
     NVML counts by the place on the bus, as CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID; where GPUs differ, name UUIDs.
     """
-    if visible is None:
+    words = parse_visible(visible)
+    if words is None:
         return tuple(readings)
     chosen: list[DeviceReading] = []
-    for word in (part.strip() for part in visible.split(",")):
+    for word in words:
         if word.startswith("MIG-"):  # an instance; which GPU it is of, its name does not say
             return tuple(each for each in readings if each.mig)
         found = [each for each in readings if _is_meant(each, word)]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from modelreg.registry.errors import MissingDependencyError
 from modelreg.registry.words import Json
-
-_CGROUP = Path("/sys/fs/cgroup")
-_OLD_CGROUP = Path("/sys/fs/cgroup/memory")
+from modelreg.runtime.container import read_limit, read_old_limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +66,7 @@ class HostReader:
         except Exception as error:  # psutil's own classes, and whatever a strange /proc does
             return HostLoad(problem=f"this host's load cannot be read: {error}")
         total, used = within_limit(
-            int(memory.total), int(memory.total - memory.available), read_limit(_CGROUP) or read_old_limit(_OLD_CGROUP)
+            int(memory.total), int(memory.total - memory.available), read_limit() or read_old_limit()
         )
         return HostLoad(
             cpu_utilization=share_busy(before, self._busy),
@@ -96,27 +93,6 @@ def share_busy(before: tuple[float, float] | None, now: tuple[float, float]) -> 
 def within_limit(total: int, used: int, limit: tuple[int, int] | None) -> tuple[int, int]:
     """Return (total, used) of the host, or of its container's limit where that is less. Pure."""
     return limit if limit is not None and limit[0] < total else (total, used)
-
-
-def read_limit(folder: Path) -> tuple[int, int] | None:
-    """Return (limit, used) of cgroup v2 in bytes, or None."""
-    return _read(folder / "memory.max", folder / "memory.current", folder / "memory.stat", cache="inactive_file")
-
-
-def read_old_limit(folder: Path) -> tuple[int, int] | None:
-    """Return (limit, used) of cgroup v1 in bytes, or None."""
-    limit, used = folder / "memory.limit_in_bytes", folder / "memory.usage_in_bytes"
-    return _read(limit, used, folder / "memory.stat", cache="total_inactive_file")
-
-
-def _read(limit: Path, used: Path, stat: Path, *, cache: str) -> tuple[int, int] | None:
-    try:
-        allowed, taken = int(limit.read_text()), int(used.read_text())  # "max" is no number: there is no limit
-        lines = (line.split() for line in stat.read_text().splitlines())
-        dropped = next((int(words[1]) for words in lines if words[0] == cache), 0)
-    except (OSError, ValueError, IndexError):
-        return None
-    return allowed, max(0, taken - dropped)
 
 
 def _import_psutil() -> Any:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from modelreg.runtime.instance_group import RequestLostError
+from modelreg.runtime.instance_group import is_refusal
 from modelreg.runtime.requests import RequestOutcome, RequestRecord
-from modelreg.runtime.runner import RunError
 from modelreg.runtime.serving import ActiveState, Answer, DeadlineExceededError, NotServingError, QueueFullError
 
 if TYPE_CHECKING:
@@ -23,12 +22,30 @@ if TYPE_CHECKING:
     Array = NDArray[np.generic]
 
 
-class MonitoredModel:
-    """Answers as the model does, and tells the monitor of each call; thread-safe as the model is."""
+ModelT = TypeVar("ModelT", bound="ActiveModel | AsyncActiveModel")
 
-    def __init__(self, model: ActiveModel, *, name: str, monitor: Monitor) -> None:
+
+class _Monitored(Generic[ModelT]):
+    """A model under a name, and who is told of its calls."""
+
+    def __init__(self, model: ModelT, *, name: str, monitor: Monitor) -> None:
         self.model = model
         self._name, self._monitor = name, monitor
+
+    def state(self) -> ActiveState:
+        """Return a look at what is served."""
+        return self.model.state()
+
+    def _note_failure(self, error: BaseException, *, began_s: float) -> None:
+        self._monitor.observe(describe_failure(self._name, error, began_s=began_s))
+
+    def _note_answer(self, inputs: Mapping[str, Array], answer: Answer, *, began_s: float) -> None:
+        self._monitor.observe(describe_answer(self._name, inputs, answer, began_s=began_s))
+        self._monitor.offer(self._name, inputs, answer)
+
+
+class MonitoredModel(_Monitored["ActiveModel"]):
+    """Answers as the model does, and tells the monitor of each call; thread-safe as the model is."""
 
     def infer(self, inputs: Mapping[str, Array], **options: Any) -> Answer:
         """Return the answer; takes what `ActiveModel.infer` takes, and raises as it does."""
@@ -36,23 +53,14 @@ class MonitoredModel:
         try:
             answer = self.model.infer(inputs, **options)
         except BaseException as error:
-            self._monitor.observe(describe_failure(self._name, error, began_s=began_s))
+            self._note_failure(error, began_s=began_s)
             raise
-        self._monitor.observe(describe_answer(self._name, inputs, answer, began_s=began_s))
-        self._monitor.offer(self._name, inputs, answer)
+        self._note_answer(inputs, answer, began_s=began_s)
         return answer
 
-    def state(self) -> ActiveState:
-        """Return a look at what is served."""
-        return self.model.state()
 
-
-class AsyncMonitoredModel:
+class AsyncMonitoredModel(_Monitored["AsyncActiveModel"]):
     """The same for `AsyncActiveModel`: a call's time begins when it is made, so waiting for a thread is part of it."""
-
-    def __init__(self, model: AsyncActiveModel, *, name: str, monitor: Monitor) -> None:
-        self.model = model
-        self._name, self._monitor = name, monitor
 
     async def infer(self, inputs: Mapping[str, Array], **options: Any) -> Answer:
         """Return the answer; takes what `AsyncActiveModel.infer` takes, and raises as it does."""
@@ -60,15 +68,10 @@ class AsyncMonitoredModel:
         try:
             answer = await self.model.infer(inputs, **options)
         except BaseException as error:
-            self._monitor.observe(describe_failure(self._name, error, began_s=began_s))
+            self._note_failure(error, began_s=began_s)
             raise
-        self._monitor.observe(describe_answer(self._name, inputs, answer, began_s=began_s))
-        self._monitor.offer(self._name, inputs, answer)
+        self._note_answer(inputs, answer, began_s=began_s)
         return answer
-
-    def state(self) -> ActiveState:
-        """Return a look at what is served."""
-        return self.model.state()
 
 
 def describe_answer(name: str, inputs: Mapping[str, Array], answer: Answer, *, began_s: float) -> RequestRecord:
@@ -96,7 +99,7 @@ def describe_failure(name: str, error: BaseException, *, began_s: float) -> Requ
 
 def judge_error(error: BaseException) -> RequestOutcome:
     """Return how a request ended that raised `error`. Pure."""
-    if isinstance(error, RunError) and not isinstance(error, RequestLostError):
+    if is_refusal(error):
         return RequestOutcome.INVALID  # the backend refuses these inputs, and lives on
     if isinstance(error, (NotServingError, QueueFullError)):
         return RequestOutcome.REFUSED

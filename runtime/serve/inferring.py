@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from modelreg.registry.errors import ModelregError
-from modelreg.runtime.instance_group import RequestLostError
+from modelreg.runtime.instance_group import is_refusal
 from modelreg.runtime.requests import AnswerTaker, RequestObserver, RequestOutcome, RequestRecord
-from modelreg.runtime.runner import RunError
 from modelreg.runtime.serve.admitting import Gate
 from modelreg.runtime.serve.bodies import Body, Memory, Receive
 from modelreg.runtime.serve.compression import choose_encoding, pack
@@ -228,7 +227,7 @@ def translate(error: ModelregError) -> RequestError:
     """Return what the client hears of an error of `infer`."""
     if isinstance(error, RequestError):
         return error
-    if isinstance(error, RunError) and not isinstance(error, RequestLostError):
+    if is_refusal(error):
         return InvalidRequestError(f"the engine refuses this: {error}")
     if isinstance(error, NotServingError):
         return NoEngineError(str(error), hint="")

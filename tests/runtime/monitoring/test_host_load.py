@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from modelreg.runtime.monitoring.host_load import HostReader, read_limit, read_old_limit, share_busy, within_limit
+from modelreg.runtime.container import read_limit, read_old_limit
+from modelreg.runtime.monitoring.host_load import HostReader, share_busy, within_limit
 
 GIB = 1 << 30
 
