@@ -25,6 +25,7 @@ else:
     import tomli as tomllib
 
 DOCS = ROOT / "docs"
+EXAMPLES = ROOT / "examples"
 PAGES = sorted(DOCS.rglob("*.md"))
 DESIGN_WORDS = (
     *("model", "source", "version", "variant", "recipe", "engine", "plan", "backend", "toolchain", "target", "cell"),
@@ -165,4 +166,8 @@ def test_closed_sets_of_words_are_listed_in_the_glossary(word: str) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-        assert target.startswith("http") or (page.parent / target).exists(), target
+        if target.startswith("http"):
+            continue
+        led_to = (page.parent / target).resolve()
+        assert led_to.exists(), target
+        assert led_to.is_relative_to(DOCS) or led_to.is_relative_to(EXAMPLES) or led_to.parent == ROOT, target

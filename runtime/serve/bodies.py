@@ -132,21 +132,32 @@ class Body:
 
     async def discard(self) -> None:
         """Read a small rest: the client, which may still send, hears the answer then, and the connection lives on."""
-        if self.is_complete or self.size_bytes > self._limits.max_body_bytes:
+        length = _length_or_none(self._headers.get("content-length"))
+        if length is not None and length <= min(_DISCARDED_BYTES, self._limits.max_body_bytes):
+            await self.read_rest()
+
+    async def read_rest(self) -> None:
+        """
+        Read what the client still sends and drop it, for a moment.
+
+        A socket that is closed over unread bytes resets the connection, and the reset overtakes the answer: a client
+        that writes its whole body first would hear of a reset instead of why it was refused.
+        """
+        if self.is_complete or (self._expects_word and not self.size_bytes):
             return
         try:
-            await asyncio.wait_for(self._discard(), _DISCARDED_S)
+            await asyncio.wait_for(self._read_rest(), _DISCARDED_S)
         except (asyncio.TimeoutError, GoneError):
             return
 
-    async def _discard(self) -> None:
-        limit_bytes = min(_DISCARDED_BYTES, self._limits.max_body_bytes)
-        length = _length_or_none(self._headers.get("content-length"))
-        if length is not None and length > limit_bytes:
-            return
+    @property
+    def _expects_word(self) -> bool:
+        """Whether the client sends nothing before it is told to: reading would tell it."""
+        return "100-continue" in self._headers.get("expect", "").lower()
+
+    async def _read_rest(self) -> None:
         async for _ in self._chunks():
-            if self.size_bytes > limit_bytes:
-                return
+            pass
 
 
 def _too_large(limit_bytes: int) -> TooLargeError:

@@ -82,7 +82,11 @@ class InferEndpoint:
     async def _finish(self, reply: Reply, body: Body, send: Send) -> None:
         if not body.is_complete:
             await body.discard()
-        await _send(send, reply, closes=not body.is_complete or not self._gate.is_ready)
+        is_read = body.is_complete
+        await _send(send, reply, closes=not is_read or not self._gate.is_ready, ends=is_read)
+        if not is_read:
+            await body.read_rest()
+            await send({"type": "http.response.body", "body": b""})  # what ends the answer closes the connection
 
     async def _answer(
         self, path: Mapping[str, str], headers: Mapping[str, str], body: Body, receive: Receive
@@ -286,10 +290,10 @@ def _refuse(error: RequestError) -> Reply:
     return Reply(status=error.status, body=json.dumps({"error": error.text}).encode(), headers=headers)
 
 
-async def _send(send: Send, reply: Reply, *, closes: bool) -> None:
+async def _send(send: Send, reply: Reply, *, closes: bool, ends: bool) -> None:
     headers = {**reply.headers, "content-length": str(len(reply.body))}
     if closes:
         headers["connection"] = "close"
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": reply.status, "headers": raw})
-    await send({"type": "http.response.body", "body": reply.body})
+    await send({"type": "http.response.body", "body": reply.body, "more_body": not ends})

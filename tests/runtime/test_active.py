@@ -279,7 +279,7 @@ def test_a_lease_is_held_on_what_answers_and_given_back(store: LocalStorage) -> 
 
 def test_nothing_is_left_after_many_swaps(store: LocalStorage) -> None:
     activate_plan(store, adder(1))
-    others = set(children())
+    others = children()
     with serve(store) as model, Clients(model, number=2).asking() as clients:
 
         def swap_until(last: int, first: int) -> tuple[int, int]:
@@ -297,16 +297,16 @@ def test_nothing_is_left_after_many_swaps(store: LocalStorage) -> None:
     assert later_threads == threads
     assert open_files() <= files
     assert later_memory - memory < 32 << 20
-    assert set(children()) <= others
+    assert children() <= others
 
 
 def test_an_engine_whose_process_is_killed_is_started_again(store: LocalStorage) -> None:
     activate_plan(store, adder(1))
     heard: list[Alarm] = []
-    others = set(children())
+    others = children()
     with serve(store, options=ServingOptions(isolate=True), on_alarm=heard.append) as model:
-        (pid,) = set(children()) - others
-        os.kill(int(pid), signal.SIGKILL)
+        (pid,) = children() - others
+        os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkerError):
             model.infer({"x": X})
         assert model.infer({"x": X})["y"].tolist() == [[1.0] * 3] * 2  # it waited for the new one
@@ -315,15 +315,15 @@ def test_an_engine_whose_process_is_killed_is_started_again(store: LocalStorage)
         activate_plan(store, crashing())
         eventually(lambda: len(heard) == 2)
         assert model.infer({"x": X}).generation == 1
-    assert set(children()) <= others
+    assert children() <= others
 
 
 def test_ctrl_c_in_a_call_fails_no_later_one(store: LocalStorage) -> None:
     activate_plan(store, adder(1))
-    others = set(children())
+    others = children()
     with serve(store, options=ServingOptions(isolate=True, trial=False), lease=False) as model:
-        (pid,) = set(children()) - others
-        os.kill(int(pid), signal.SIGSTOP)
+        (pid,) = children() - others
+        os.kill(pid, signal.SIGSTOP)
         interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         interrupt.start()
         with pytest.raises(KeyboardInterrupt):
@@ -336,13 +336,13 @@ def test_a_new_release_ends_the_alarm_of_an_engine_that_could_not_be_started_aga
     store: LocalStorage, tmp_path: Path
 ) -> None:
     activate_plan(store, adder(1))
-    others = set(children())
+    others = children()
     cache = tmp_path / "cache"
     with serve(store, options=ServingOptions(isolate=True, trial=False), cache=cache, lease=False) as model:
         for file in (cache / "releases").rglob("*.onnx"):
             overwrite(file, b"damaged")
-        (pid,) = set(children()) - others
-        os.kill(int(pid), signal.SIGKILL)
+        (pid,) = children() - others
+        os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkerError):
             model.infer({"x": X})
         eventually(lambda: any("does not match" in alarm.message for alarm in model.state().alarms))

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 _START_S = 60.0
 
 
@@ -112,11 +114,7 @@ def _environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def _children_named(pid: int, word: str) -> list[int]:
     """Return the direct children of a process that have a word in their command line."""
-    found = []
-    for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if word in Path(f"/proc/{each}/cmdline").read_text().replace("\0", " "):
-            found.append(int(each))
-    return found
+    return [child.pid for child in psutil.Process(pid).children() if any(word in each for each in child.cmdline())]
 
 
 def _free_port() -> int:

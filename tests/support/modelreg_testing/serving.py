@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import psutil
 from onnx import TensorProto, helper, numpy_helper
 
 from modelreg.registry.contents import Signature, TensorSpec
@@ -103,6 +104,6 @@ def resident_bytes() -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:"))
 
 
-def children() -> list[str]:
+def children() -> set[int]:
     """Return the process ids of this process's children, whichever thread started them."""
-    return [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    return {child.pid for child in psutil.Process().children()}
