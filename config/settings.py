@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -81,12 +80,12 @@ class Settings(NamedTuple):  # and no dataclass: every command makes it, in a se
         return self.demands.get(channel, ChannelDemands())
 
 
-@dataclass(frozen=True)
-class Home:
+class Home:  # and no dataclass: start-up time
     """The folder of one registry; `flags` are keys and values that go before its settings and the environment."""
 
-    path: Path
-    flags: tuple[tuple[str, str], ...] = ()
+    def __init__(self, path: Path, flags: tuple[tuple[str, str], ...] = ()) -> None:
+        self.path = path
+        self.flags = flags
 
     @property
     def config_path(self) -> Path:

@@ -6,7 +6,6 @@ It holds no times and no database ids, so that the same choice of engines always
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modelreg.registry.contents import Signature, StoredFile
@@ -33,8 +32,7 @@ class RequiredPlugin(NamedTuple):
     digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasedEngine:
+class ReleasedEngine(NamedTuple):
     """
     One engine of a release; `files[0]` is the plan, its path relative to the release's folder.
 
@@ -93,8 +91,7 @@ class ReleasedEngine:
         return body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(NamedTuple):
     """What one release consists of."""
 
     model: str

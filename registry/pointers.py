@@ -6,9 +6,8 @@ The same document is kept per generation as history, so a rollback needs no data
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from modelreg.registry.clock import iso, parse_iso
 from modelreg.registry.digests import json_digest
@@ -19,8 +18,7 @@ POINTER_FORMAT = 1
 _FLAT = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",\n ", ": "))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pointer:
+class Pointer(NamedTuple):
     """One generation of a channel.
 
     `release` is the digest of the manifest. `txn` is random, so two pointers never have equal bytes and a lost

@@ -130,7 +130,7 @@ class Swapper:
     def _find(self, pulled: Pulled) -> Label:
         """Return the best engine for this host among those that were pulled."""
         manifest = parse_manifest((pulled.path / MANIFEST_NAME).read_bytes(), where=str(pulled.path))
-        here = replace(manifest, engines=tuple(each for each in manifest.engines if each.target in pulled.plans))
+        here = manifest._replace(engines=tuple(each for each in manifest.engines if each.target in pulled.plans))
         found = resolve_release(pulled.pointer, here, pulled.path, self._host, preference=self._options.preference)
         if found.best is None:
             raise NotFoundError(

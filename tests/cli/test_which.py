@@ -39,10 +39,10 @@ def served(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     }
     manifest = make_manifest(make_version(), engines)
     released = [
-        replace(engine, files=stored_files(shop.storage, {engine.plan.path: tensorrt_plan("8.6.0.12")}))
+        engine._replace(files=stored_files(shop.storage, {engine.plan.path: tensorrt_plan("8.6.0.12")}))
         for engine in manifest.engines
     ]
-    manifest = replace(manifest, engines=tuple(released))
+    manifest = manifest._replace(engines=tuple(released))
     pointer = next_pointer(
         None,
         model="lenet",

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 from modelreg.registry.chains import find_history_faults
 from modelreg.registry.clock import utc_now
 from modelreg.registry.pointers import Pointer, next_pointer
@@ -46,11 +44,11 @@ def test_every_missing_document_is_named() -> None:
 
 def test_a_document_of_another_chain_is_found() -> None:
     documents = history(3)
-    documents[2] = replace(documents[2], previous_txn="other")
+    documents[2] = documents[2]._replace(previous_txn="other")
     assert find_history_faults(documents[3], documents) == [(2, "it does not follow the generation before it")]
 
 
 def test_a_pointer_that_is_not_its_history_is_found() -> None:
     documents = history(2)
-    served = replace(documents[2], version=9)
+    served = documents[2]._replace(version=9)
     assert find_history_faults(served, documents) == [(2, "its history document is not what the pointer says")]

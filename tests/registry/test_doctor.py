@@ -1,5 +1,4 @@
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -310,7 +309,7 @@ def test_a_document_that_can_be_read_is_never_replaced(shop: Shop) -> None:
     for version in (1, 2):
         promote(shop, version)
     known = shop.storage.read_history("lenet", "production", 1)
-    damage(history_path(shop, 1), replace(known, txn="other").to_bytes())
+    damage(history_path(shop, 1), known._replace(txn="other").to_bytes())
     found = bad(doctor(shop).repair())
     assert [(finding.level, finding.check) for finding in found] == [(Level.DAMAGE, "history")]
     assert shop.storage.read_history("lenet", "production", 1).txn == "other"

@@ -88,7 +88,7 @@ def test_a_lease_that_is_given_back_is_gone(store: Storage) -> None:
 def test_leases_of_one_model_are_those_of_its_channels(store: Storage) -> None:
     hold(store, pointer(), HOLDER)
     hold(store, pointer(channel="canary"), HOLDER)
-    hold(store, replace(pointer(), model="resnet50"), HOLDER)
+    hold(store, pointer()._replace(model="resnet50"), HOLDER)
     assert {lease.channel for lease in read_leases(store, model="lenet").live} == {"production", "canary"}
 
 

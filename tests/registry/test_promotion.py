@@ -245,9 +245,8 @@ def pointer(generation: int, rolls_back_to: int | None) -> Pointer:
         message="",
         at=utc_now(),
     )
-    from dataclasses import replace
 
-    return replace(made, generation=generation)
+    return made._replace(generation=generation)
 
 
 def test_a_rollback_goes_where_the_pointer_says() -> None:

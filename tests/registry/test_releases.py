@@ -1,5 +1,4 @@
 import re
-from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
@@ -212,7 +211,7 @@ def test_failures_are_events_with_their_reason(scene: Scene) -> None:
 def test_a_pointer_of_another_transaction_does_not_settle(scene: Scene) -> None:
     pointer, operation = scene.begin()
     with pytest.raises(ValueError, match="does not settle"):
-        scene.commit(operation, replace(pointer, txn="0" * 32))
+        scene.commit(operation, pointer._replace(txn="0" * 32))
     assert scene.open() == [operation]
 
 
@@ -229,7 +228,7 @@ def test_a_generation_that_is_taken_is_a_damaged_history_and_changes_nothing(sce
 
 
 def test_a_generation_without_an_intent_can_be_adopted(scene: Scene) -> None:
-    pointer = replace(make_pointer(scene.version, release=scene.release), kind=ActivationKind.ROLLBACK, actor="ops")
+    pointer = make_pointer(scene.version, release=scene.release)._replace(kind=ActivationKind.ROLLBACK, actor="ops")
     with scene.database.write() as connection:
         made = releases.record_activation(
             connection, channel_id=scene.channel_id, release_id=scene.release_id, pointer=pointer, actor="doctor"

@@ -188,11 +188,10 @@ def test_damage_in_the_store_leaves_the_old_one(store: LocalStorage) -> None:
 
 
 def test_other_inputs_are_refused_unless_they_are_wanted(store: LocalStorage) -> None:
-    from dataclasses import replace
 
     from modelreg_testing.serving import SIGNATURE
 
-    other = replace(SIGNATURE, inputs=(replace(SIGNATURE.inputs[0], name="image"),))
+    other = SIGNATURE._replace(inputs=(SIGNATURE.inputs[0]._replace(name="image"),))
     activate_plan(store, adder(1))
     with serve(store) as model:
         activate_plan(store, renamed_input(2), signature=other)

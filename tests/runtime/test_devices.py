@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -79,16 +78,16 @@ DEVICES = (
 
 
 def test_devices_that_the_engine_does_not_suit_are_left_out_and_named() -> None:
-    engine = replace(ENGINE, target="sm_90")
+    engine = ENGINE._replace(target="sm_90")
     suited, left = choose_devices(DEVICES, "all", engine)
     assert [each.number for each in suited] == [0, 2]
     assert left == ((DEVICES[1], "the engine is for sm_90, and this is sm_80"),)
-    anywhere = replace(engine, target="sm_80", hardware_compatibility="AMPERE_PLUS")
+    anywhere = engine._replace(target="sm_80", hardware_compatibility="AMPERE_PLUS")
     assert len(choose_devices(DEVICES, "all", anywhere)[0]) == 3
 
 
 def test_devices_are_named_by_number_or_by_the_beginning_of_a_uuid() -> None:
-    engine = replace(ENGINE, target="sm_90")
+    engine = ENGINE._replace(target="sm_90")
     assert choose_devices(DEVICES, [2, "GPU-aa", 2], engine)[0] == (DEVICES[2], DEVICES[0])
     for wrong in (3, "GPU-dd", ""):
         with pytest.raises(UsageError, match="sees no device"):

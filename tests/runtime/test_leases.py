@@ -125,7 +125,7 @@ def test_a_keeper_that_goes_to_another_channel_leaves_no_lease_behind(store: Cou
     served = pointer_after(None, release=RELEASE)
     keeper.hold(served)
     watch.now_s = 100
-    keeper.hold(replace(served, channel="canary"))
+    keeper.hold(served._replace(channel="canary"))
     assert [lease.channel for lease in live(store)] == ["canary"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ ENGINE = make_manifest(make_version(), {"cpu": make_engine(1)}).engines[0]
 
 
 def label(target: str) -> Label:
-    found = Suitability(engine=replace(ENGINE, target=target), checks=(), runs_on=target, python="/opt/python")
+    found = Suitability(engine=ENGINE._replace(target=target), checks=(), runs_on=target, python="/opt/python")
     served: Any = None
     return Label(served=served, found=found, folder=Path("nowhere"), signature=SIGNATURE)
 

@@ -494,8 +494,8 @@ def test_an_error_at_any_step_is_told_and_the_next_pull_goes_on(local: LocalStor
 
 def test_a_file_of_a_release_cannot_leave_its_folder(local: LocalStorage, tmp_path: Path) -> None:
     made = make_manifest(make_version(), {"cpu": make_engine(1)})
-    engine = replace(made.engines[0], files=(StoredFile(path="../../out", digest="0" * 64, size_bytes=1),))
-    document = replace(made, engines=(engine,)).to_bytes()
+    engine = made.engines[0]._replace(files=(StoredFile(path="../../out", digest="0" * 64, size_bytes=1),))
+    document = made._replace(engines=(engine,)).to_bytes()
     release = hashlib.sha256(document).hexdigest()
     (local.root / "releases" / release).mkdir()
     (local.root / "releases" / release / "manifest.json").write_bytes(document)

@@ -1,6 +1,5 @@
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,8 +44,8 @@ def serve(made: LocalStorage, manifest: Manifest, *, overridden: tuple[str, ...]
     engines = []
     for engine in manifest.engines:
         files = stored_files(made, {engine.plan.path: PLANS[engine.target]})
-        engines.append(replace(engine, files=files))
-    manifest = replace(manifest, engines=tuple(engines))
+        engines.append(engine._replace(files=files))
+    manifest = manifest._replace(engines=tuple(engines))
     release = made.publish_release(manifest.to_bytes(), manifest.files)
     pointer = next_pointer(
         None,
@@ -147,7 +146,7 @@ def test_a_damaged_plan_is_named_and_the_cpu_serves(
 
 def candidate(target: str, precision: Precision = Precision.FP16, *, level: str = "NONE") -> ReleasedEngine:
     (engine,) = make_manifest(make_version(), {target: make_engine(1, precision, target=target, toolchain=TRT)}).engines
-    return replace(engine, hardware_compatibility=level)
+    return engine._replace(hardware_compatibility=level)
 
 
 def ranked(here: Host, *engines: ReleasedEngine, overridden: tuple[str, ...] = ()) -> list[Suitability]:
@@ -162,7 +161,7 @@ def test_engines_are_ranked_by_fit_then_gates_then_precision_then_nearness() -> 
     far = candidate("sm_80", Precision.INT8, level="AMPERE_PLUS")
     unwanted = candidate("sm_86", Precision.FP16, level="AMPERE_PLUS")
     overridden = candidate("sm_120", Precision.INT8, level="AMPERE_PLUS")
-    cpu = replace(candidate("cpu", Precision.INT8), backend=Backend.ONNXRUNTIME)
+    cpu = candidate("cpu", Precision.INT8)._replace(backend=Backend.ONNXRUNTIME)
     alien = candidate("sm_75")
     order = [exact, near, far, unwanted, overridden, cpu, alien]
     found = ranked(host(H200), *reversed(order), overridden=("sm_120 int8: validation fail: cosine",))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ def host(*gpus: Gpu, backends: frozenset[Backend] = EVERYTHING, **versions: str)
 def engine(target: str = "sm_90", toolchain: ToolchainRecord = TRT, **changes: Any) -> ReleasedEngine:
     built = make_engine(3, Precision.FP16, target=target, toolchain=toolchain)
     (made,) = make_manifest(make_version(), {target: built}).engines
-    return replace(made, **changes)
+    return made._replace(**changes)
 
 
 def rtx_engine() -> ReleasedEngine:
@@ -96,7 +95,7 @@ def test_a_plan_for_several_targets_is_known_by_all_of_them() -> None:
     plan[32] |= 8  # sm_89
     header = parse_plan_header(bytes(plan), size_bytes=len(plan), where="model.plan")
     assert "says sm_86, sm_89, not sm_86" in judge(rtx_engine(), host(RTX_3090), header=header).reason
-    both = replace(rtx_engine(), plan_targets=("sm_86", "sm_89"))
+    both = rtx_engine()._replace(plan_targets=("sm_86", "sm_89"))
     assert judge(both, host(RTX_3090), header=header).usable
     single = parse_plan_header(rtx_plan("1.7.1.116", "sm_86"), size_bytes=len(plan), where="model.plan")
     assert not judge(both, host(RTX_3090), header=single).usable
@@ -162,16 +161,16 @@ def test_a_newer_tensorrt_loads_only_what_is_version_compatible() -> None:
     found = judge(compatible, host(H200, TENSORRT="11.4.0.106"))
     assert found.usable
     assert finding(found, "backend")[1].startswith("tensorrt 11.4.0.106 loads it where host code is allowed")
-    refused = judge(replace(compatible, version_compatible=False), host(H200, TENSORRT="11.4.0.106"))
+    refused = judge(compatible._replace(version_compatible=False), host(H200, TENSORRT="11.4.0.106"))
     assert refused.reason == "needs tensorrt 10.3.0.26; this host has 11.4.0.106"
     old = judge(compatible, host(H200, TENSORRT="8.6.0"))
     assert old.reason == "needs tensorrt 10.3.0.26 or a newer 10, or 11; this host has 8.6.0"
-    newest = judge(replace(compatible, backend_version="11.4.0.106"), host(H200, TENSORRT="11.1.0.106"))
+    newest = judge(compatible._replace(backend_version="11.4.0.106"), host(H200, TENSORRT="11.1.0.106"))
     assert newest.reason == "needs tensorrt 11.4.0.106 or a newer 11; this host has 11.1.0.106"
 
 
 def test_rtx_has_no_compatible_versions() -> None:
-    found = judge(replace(rtx_engine(), version_compatible=True), host(RTX_3090, TENSORRT_RTX="1.8.0.1"))
+    found = judge(rtx_engine()._replace(version_compatible=True), host(RTX_3090, TENSORRT_RTX="1.8.0.1"))
     assert found.reason == "needs tensorrt-rtx 1.7.1.116; this host has 1.8.0.1"
 
 
@@ -220,7 +219,7 @@ def test_plugins_must_be_in_the_release() -> None:
     refused = judge(needing, host(H200))
     assert refused.reason == "needs plugins that the release does not have: libscan.so (000000000000)"
     library = StoredFile(path="sm_90/libscan.so", digest=digest_of(77), size_bytes=5)
-    whole = judge(replace(needing, files=(*needing.files, library)), host(H200))
+    whole = judge(needing._replace(files=(*needing.files, library)), host(H200))
     assert whole.usable
     assert finding(whole, "plugins") == ("ok", "loaded first: libscan.so")
 

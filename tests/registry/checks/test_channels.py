@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -227,7 +226,7 @@ def test_without_a_database_nobody_is_called_a_stranger(shop: Shop) -> None:
 
 def test_documents_of_earlier_programs_belong_to_nobody(shop: Shop) -> None:
     promote(shop, 1)
-    pointer = replace(served(shop.storage), registry="")
+    pointer = served(shop.storage)._replace(registry="")
     for name in ("pointer.json", "history/000000000001.json"):
         overwrite(channel_file(shop, name), pointer.to_bytes())
     assert [f.check for f in bad(doctor(shop).examine())] == []

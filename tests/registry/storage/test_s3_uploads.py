@@ -495,7 +495,7 @@ def test_a_lost_document_is_taken_back_and_one_of_another_history_is_not(
     s3_server.boto.delete_object(Bucket=BUCKET, Key=key)
     before = chain[generation - 2] if generation > 1 else None
     with pytest.raises(IntegrityError, match=f"generation {generation} is no part"):
-        store.restore_history(replace(pointer_after(before, release=release), previous_txn="x"))
+        store.restore_history(pointer_after(before, release=release)._replace(previous_txn="x"))
     assert store.list_generations("lenet", "production") == [g for g in (1, 2, 3) if g != generation]
     for _ in range(2):
         store.restore_history(chain[generation - 1])

@@ -46,8 +46,8 @@ def publish(shop: Shop, plan: bytes, precision: Precision) -> None:
     """Make a plan active as the engine of the release that is active."""
     manifest = active_manifest(shop)
     (old,) = manifest.engines
-    new = replace(old, precision=precision, files=stored_files(shop.storage, {"cpu/model.onnx": plan}))
-    made = replace(manifest, engines=(new,))
+    new = old._replace(precision=precision, files=stored_files(shop.storage, {"cpu/model.onnx": plan}))
+    made = manifest._replace(engines=(new,))
     activate(shop.storage, shop.storage.publish_release(made.to_bytes(), made.files))
 
 
@@ -122,7 +122,7 @@ def test_the_fp32_engine_of_the_release_goes_before_its_source(lenet: Shop) -> N
     (int8,) = manifest.engines
     served = engine(1, precision=Precision.INT8, digest=int8.plan.digest, target="sm_90")
     assert choose_fp32(manifest, served) == ()
-    fp32 = replace(int8, precision=Precision.FP32)
-    both = replace(manifest, engines=(fp32, replace(int8, target="sm_90")))
+    fp32 = int8._replace(precision=Precision.FP32)
+    both = manifest._replace(engines=(fp32, int8._replace(target="sm_90")))
     assert choose_fp32(both, replace(served, digest="ab" * 32)) == fp32.files
     assert choose_fp32(both, served) == ()  # the very plan that is served shows nothing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,7 @@ def publish(
     """Publish a release whose engine of each target adds a number; return its digest, and each plan's by target."""
     made = make_manifest(make_version(), {target: make_engine(1) for target in plans})
     engines = tuple(
-        replace(
-            made.engines[0],
+        made.engines[0]._replace(
             target=target,
             precision=precision,
             files=stored_files(storage, {f"{target}/model.onnx": adder(number)}),
@@ -44,7 +42,7 @@ def publish(
         for target, (precision, number) in plans.items()
     )
     digest = storage.put_bytes(adder(source)).digest
-    manifest = replace(made, signature=SIGNATURE, source_digest=digest, engines=engines)
+    manifest = made._replace(signature=SIGNATURE, source_digest=digest, engines=engines)
     release = storage.publish_release(manifest.to_bytes(), manifest.files)
     return release, {each.target: each.plan.digest for each in engines}
 

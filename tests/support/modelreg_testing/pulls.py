@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from modelreg.registry.manifest import make_manifest
@@ -52,8 +52,8 @@ def released(storage: Storage, word: str, *, shared: bytes = b"weights " * 999) 
         content = {f"{engine.target}/plan": f"plan {word} {engine.target}".encode()}
         if engine.target == "cpu":
             content["cpu/data/weights"] = shared
-        engines.append(replace(engine, files=stored_files(storage, content)))
-    manifest = replace(made, engines=tuple(engines))
+        engines.append(engine._replace(files=stored_files(storage, content)))
+    manifest = made._replace(engines=tuple(engines))
     return storage.publish_release(manifest.to_bytes(), manifest.files)
 
 

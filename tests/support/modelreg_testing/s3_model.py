@@ -8,7 +8,7 @@ answered, what is still under way), and states that were seen are not explored a
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from random import Random
 from typing import Any
@@ -46,13 +46,16 @@ class Named(Pointer):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Named) and self.txn == other.txn
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     def __hash__(self) -> int:
         return hash(self.txn)
 
 
 def named(pointer: Pointer) -> Pointer:
     """Return the pointer as a `Named` one."""
-    return Named(**{each.name: getattr(pointer, each.name) for each in fields(Pointer)})
+    return Named(**pointer._asdict())
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +66,8 @@ def renamed_input(number: float) -> bytes:
 def publish_plan(storage: Storage, plan: bytes, *, signature: Signature = SIGNATURE) -> str:
     """Publish a release of one engine for the CPU; return its digest."""
     made = make_manifest(make_version(), {"cpu": make_engine(1)})
-    engine = replace(made.engines[0], files=stored_files(storage, {"cpu/model.onnx": plan}))
-    manifest: Manifest = replace(made, signature=signature, engines=(engine,))
+    engine = made.engines[0]._replace(files=stored_files(storage, {"cpu/model.onnx": plan}))
+    manifest: Manifest = made._replace(signature=signature, engines=(engine,))
     return storage.publish_release(manifest.to_bytes(), manifest.files)
 
 
