@@ -157,7 +157,7 @@ def command(
         assert repair.result.nodes is not None
         engine = _build(registry, invocation, workplace.request(repair.result.nodes))
         validation = _validate(registry, invocation, engine, policy, message)
-        cost = workplace.measure_cost(engine, _first_samples(registry, version))
+        cost = workplace.measure_cost(engine, _first_samples(registry, version), fp32_size_bytes=repair.fp32_size_bytes)
     notebook.forget()
     print_repair(invocation, base, repair, engine, validation=validation, cost=cost)
     if validation.verdict != "pass":

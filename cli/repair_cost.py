@@ -25,16 +25,28 @@ _LONGEST_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """An unrepaired engine beside the repaired one; times are medians of one run in milliseconds."""
+    """
+    An unrepaired engine beside the repaired one; times are medians of one run in milliseconds.
+
+    Attributes:
+        fp32_size_bytes: What the cell takes in FP32.
+    """
 
     size_bytes: tuple[int, int]
     latency_ms: tuple[float, float] | None
     samples: int
+    fp32_size_bytes: int
+
+    @property
+    def saves_nothing(self) -> bool:
+        """Whether the repaired engine takes no less room than FP32."""
+        return self.size_bytes[1] >= self.fp32_size_bytes
 
     def to_json(self) -> Json:
         """Return the cost as JSON: before and after."""
         return {
             "size_bytes": list(self.size_bytes),
+            "fp32_size_bytes": self.fp32_size_bytes,
             "latency_ms": None if self.latency_ms is None else list(self.latency_ms),
             "samples_per_run": self.samples,
         }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from modelreg.cli.context import Invocation
 from modelreg.cli.layer_tables import explain_layers
-from modelreg.cli.render import count, number, print_document, print_line, size
+from modelreg.cli.render import count, number, print_document, print_line, print_warning, size
 from modelreg.registry.words import Verdict
 
 if TYPE_CHECKING:
@@ -69,12 +69,19 @@ def print_repair(
     print_line(f"before: {repair.unrepaired.reason}")
     print_line(f"after:  engine {engine.id}: {validation.verdict}; {count(len(repair.trials), 'trial')}")
     before, after = cost.size_bytes
-    print_line(f"size:   {size(before)} -> {size(after)} ({_change(before, after)})")
+    print_line(
+        f"size:   {size(before)} -> {size(after)} ({_change(before, after)}); FP32 takes {size(cost.fp32_size_bytes)}"
+    )
     if cost.latency_ms is not None:
         first, second = cost.latency_ms
         batch = count(cost.samples, "sample")
         print_line(f"time:   {number(first)} -> {number(second)} ms for {batch} ({_change(first, second)})")
     print_line(f"recipe: --nodes-to-exclude {','.join(nodes)}")
+    if cost.saves_nothing:
+        print_warning(
+            "the repaired engine takes no less room than FP32: unless it is faster (`modelreg bench`), "
+            "build and promote fp32 instead"
+        )
 
 
 def _document(

@@ -41,6 +41,7 @@ class Repair:
         layers: Where its error is born; None where it passes.
         suspects: The nodes that may be kept in a high precision, the likeliest first.
         result: What the search came to.
+        fp32_size_bytes: What the cell takes in FP32, which a repair is to stay below.
     """
 
     unrepaired: Judged
@@ -48,6 +49,7 @@ class Repair:
     suspects: tuple[str, ...] = ()
     result: SearchResult | None = None
     trials: list[Judged] = field(default_factory=list)
+    fp32_size_bytes: int = 0
 
 
 class Workplace:
@@ -88,8 +90,9 @@ class Workplace:
             return Repair(unrepaired=unrepaired)
         if not found:
             raise GateFailedError(f"{self._base.cell.name} cannot be repaired: it is {unrepaired.reason}")
-        self._require_fp32()
-        return Repair(unrepaired=unrepaired, layers=found[0], suspects=self._rank(found[0]))
+        size_bytes = self._require_fp32()
+        suspects = self._rank(found[0])
+        return Repair(unrepaired=unrepaired, layers=found[0], suspects=suspects, fp32_size_bytes=size_bytes)
 
     def search(self, repair: Repair) -> None:
         """Try sets of nodes until a smallest one passes, or the budget is spent."""
@@ -114,7 +117,7 @@ class Workplace:
         """Return the repaired cell."""
         return self._bench.request(nodes)
 
-    def measure_cost(self, engine: EngineRecord, inputs: dict[str, object]) -> Cost:
+    def measure_cost(self, engine: EngineRecord, inputs: dict[str, object], *, fp32_size_bytes: int) -> Cost:
         """Return what the repaired engine costs beside the unrepaired one, which is built once more for that."""
         from modelreg.builders.making import make_trial
         from modelreg.cli.repair_trials import as_engine
@@ -138,20 +141,28 @@ class Workplace:
                 size_bytes=(before.size_bytes, engine.size_bytes),
                 latency_ms=time_in_turns(openers, inputs) if inputs else None,  # type: ignore[arg-type]
                 samples=samples,
+                fp32_size_bytes=fp32_size_bytes,
             )
 
-    def _require_fp32(self) -> None:
+    def _require_fp32(self) -> int:
+        """Return the size of the cell in FP32, which has to pass."""
         from modelreg.registry.words import Precision
+
+        sizes: list[int] = []
+
+        def note_size(_trial: Trial, engine: EngineRecord) -> None:
+            sizes.append(engine.size_bytes)
 
         cell = replace(self._base.cell, precision=Precision.FP32)
         options = replace(self._base.options, nodes_to_exclude=(), op_types_to_exclude=(), calibration=None)
         with self._reporter.step(f"judging {cell.name} by the policy of {self._base.cell.precision}"):
-            judged = self._bench.judge(replace(self._base, cell=cell, options=options), frozenset())
+            judged = self._bench.judge(replace(self._base, cell=cell, options=options), frozenset(), then=note_size)
         if not judged.passed:
             raise GateFailedError(
                 f"no set of nodes can repair {self._base.cell.name}: FP32 itself fails the policy ({judged.reason})",
                 hint="The export, the golden set or the policy is wrong; `modelreg validate --layers` names the layer.",
             )
+        return sizes[0]
 
     def _compare(self, trial: Trial) -> LayerReport:
         """Look inside a trial; where TensorRT chooses precisions by itself, inside the same precision for the CPU."""

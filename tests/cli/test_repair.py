@@ -27,6 +27,7 @@ def test_an_int8_engine_with_one_outlier_channel_is_repaired_with_one_node(shop:
     assert "passes with 1 node kept in a high precision (minimal: dropping any one fails)" in done.out
     assert "recipe: --nodes-to-exclude mix\n" in done.out
     assert "size:   " in done.out
+    assert "; FP32 takes " in done.out
     assert "time:   " in done.out
     assert "next: modelreg promote net:1 --to production" in done.err
     assert len(engines(shop)) == 1  # trials leave no engines
