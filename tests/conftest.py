@@ -38,7 +38,8 @@ def s3_server() -> Iterator[S3Server]:
 
     MODELREG_TEST_S3_ENDPOINT names one that is running, with a bucket `models`; the credentials are the user's then.
     """
-    from modelreg_testing.s3_server import ENVIRONMENT, FOREIGN, S3Server, seaweedfs
+    from modelreg.registry.storage import s3_check
+    from modelreg_testing.s3_server import ENVIRONMENT, FOREIGN, SHORT_CHECK, S3Server, seaweedfs
 
     if endpoint := os.environ.get("MODELREG_TEST_S3_ENDPOINT"):
         yield S3Server(endpoint)
@@ -48,6 +49,8 @@ def s3_server() -> Iterator[S3Server]:
             patch.delenv(name, raising=False)
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
+        for name, number in SHORT_CHECK.items():
+            patch.setattr(s3_check, name, number)
         with (
             tempfile.TemporaryDirectory(dir=_memory(), prefix="modelreg-s3-") as folder,
             seaweedfs(Path(folder)) as server,

@@ -47,6 +47,7 @@ def normalise(line: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.installed
 def test_the_session_does_what_the_readme_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("MODELREG_ACTOR", "tester@readme")

@@ -201,11 +201,8 @@ def test_the_commands_of_a_runbook_do_what_it_says(page: str, home: Path) -> Non
 @pytest.fixture
 def in_s3(s3_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     """The same in S3, version 2 in FP32 alone, pulled to `served`; away until the section Command."""
-    from modelreg.registry.storage import s3_check
     from modelreg_testing.s3_server import BUCKET
 
-    for name, value in (("_RACES", 1), ("_THREADS", 2), ("_READS", 3)):
-        monkeypatch.setattr(s3_check, name, value)
     monkeypatch.chdir(tmp_path)
     home, prefix = tmp_path / ".modelreg", s3_server.location().prefix
     init = ("init", "--store", f"s3://{BUCKET}/{prefix}", "--endpoint-url", s3_server.endpoint_url)

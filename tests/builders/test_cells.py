@@ -502,6 +502,7 @@ def test_products_of_two_activations_are_all_that_need_be(workshop: Workshop) ->
 
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize("excluded", [(), ("choice",)])
+@pytest.mark.slow
 def test_fp16_reaches_into_branches_that_use_the_graph_around_them(
     workshop: Workshop, flag: bool, excluded: tuple[str, ...]
 ) -> None:
@@ -557,6 +558,7 @@ print(engine.variant_digest, engine.plan_digest)
 """
 
 
+@pytest.mark.slow
 def test_int8_has_the_same_bytes_in_every_process(tmp_path: Path) -> None:
     path = os.pathsep.join(each for each in sys.path if each)
     digests = []
@@ -587,6 +589,7 @@ workshop.build(workshop.register(mlp()), Precision.FP32)
 """
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_killed_build_goes_with_the_next_build(
     workshop: Workshop, version: VersionRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -603,6 +606,7 @@ def test_the_folder_of_a_killed_build_goes_with_the_next_build(
     assert list(place.glob("modelreg-build-*")) == []
 
 
+@pytest.mark.slow
 def test_two_versions_of_one_model_do_not_share_engines(workshop: Workshop, version: VersionRecord) -> None:
     workshop.build(version, Precision.FP32)
     other = workshop.register(mlp())
@@ -639,6 +643,7 @@ def damage(workshop: Workshop, digest: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_damaged_engine_is_built_again_and_its_blob_is_whole_then(workshop: Workshop, version: VersionRecord) -> None:
     engine = workshop.build(version, Precision.FP32).engine
     damage(workshop, engine.plan_digest)
@@ -659,6 +664,7 @@ def test_a_whole_engine_or_a_rebuild_is_not_renewed(workshop: Workshop, version:
         assert renew_damaged(asked, database=workshop.database, storage=workshop.storage) == (asked, "")
 
 
+@pytest.mark.slow
 def test_a_damaged_variant_is_made_again_and_the_log_says_so(workshop: Workshop, version: VersionRecord) -> None:
     engine = workshop.build(version, Precision.FP16).engine
     damage(workshop, engine.variant_digest)

@@ -79,6 +79,7 @@ def test_fp16_that_came_out_as_fp32_is_built_again_with_fp16_preferred(
     assert engine.realised["translation"][-1].startswith("TensorRT made no layer of fp16: built again")
 
 
+@pytest.mark.slow
 def test_fp16_is_preferred_from_the_start_or_never_where_the_user_says_so(
     workshop: Workshop, version: VersionRecord
 ) -> None:

@@ -88,6 +88,7 @@ def test_the_method_decides_the_ranges(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["entropy", "minmax", "percentile"])
+@pytest.mark.slow
 def test_the_batch_size_changes_no_range(tmp_path: Path, method: str) -> None:
     data = images() * np.linspace(0.1, 30, 64, dtype=np.float32)[:, None, None, None]
     one, other = (

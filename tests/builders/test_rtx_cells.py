@@ -32,7 +32,7 @@ from modelreg_testing.onnx_models import conv_net
 from modelreg_testing.toolchains import needs_rtx, rtx_toolchain
 from modelreg_testing.workshop import Workshop, overflowing_net
 
-pytestmark = needs_rtx
+pytestmark = [pytest.mark.slow, needs_rtx]
 
 FP32, TF32, FP16, INT8 = Precision.FP32, Precision.TF32, Precision.FP16, Precision.INT8
 

@@ -1,4 +1,4 @@
-"""Every precision of TensorRT-RTX on networks of the usual kinds, built for several GPUs without one."""
+"""Every precision of TensorRT-RTX, built for several GPUs without one; test_rtx_networks.py of `cli` has large ones."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from modelreg.registry.plans import read_plan_header
 from modelreg.registry.records import EngineRecord
 from modelreg.registry.words import EngineStatus, Precision
 from modelreg_testing.checkout import ROOT
-from modelreg_testing.networks import encoder, light_model, norm_by_parts, residual_net
+from modelreg_testing.networks import encoder, norm_by_parts
 from modelreg_testing.onnx_models import conv_net, make_model, value, weight
 from modelreg_testing.toolchains import needs_rtx, rtx_toolchain
 from modelreg_testing.workshop import Workshop
 
-pytestmark = needs_rtx
+pytestmark = [pytest.mark.slow, needs_rtx]
 
 FP32, FP16, BF16 = Precision.FP32, Precision.FP16, Precision.BF16
 INT8, FP8 = Precision.INT8, Precision.FP8
@@ -52,17 +52,8 @@ def lenet() -> onnx.ModelProto:
     return onnx.load(ROOT / "examples" / "lenet" / "lenet-v1.onnx")
 
 
-def resnet18() -> onnx.ModelProto:
-    return residual_net(blocks=(2, 2, 2, 2), width=64, size=64, classes=1000)
-
-
 NETWORKS = {
     "lenet": Network(make=lenet, weighted=5, inputs=images("image", 16, 1, 28, 28)),
-    "resnet18": Network(make=resnet18, weighted=21, inputs=images("image", 8, 3, 64, 64)),
-    "squeezenet": Network(make=lambda: light_model("squeezenet"), weighted=26, inputs=images("data_0", 1, 3, 224, 224)),
-    "shufflenet": Network(
-        make=lambda: light_model("shufflenet"), weighted=50, inputs=images("gpu_0/data_0", 1, 3, 224, 224)
-    ),
     "encoder": Network(make=encoder, weighted=13, inputs=sentences),
 }
 
@@ -93,7 +84,6 @@ def require_built(workshop: Workshop, engine: EngineRecord, name: str, target: s
     assert header.targets == (target,)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", [FP32, FP16, INT8])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_usual_networks_are_built_for_every_kind_of_gpu(
@@ -103,11 +93,10 @@ def test_the_usual_networks_are_built_for_every_kind_of_gpu(
         require_built(workshop, build(workshop, name, precision, target), name, target)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "targets"), [(BF16, ("sm_80", "sm_86", "sm_120")), (FP8, ("sm_89", "sm_120"))], ids=["bf16", "fp8"]
 )
-@pytest.mark.parametrize("name", ["lenet", "resnet18", "encoder"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_shorter_floats_are_built_where_a_gpu_has_them(
     workshop: Workshop, name: str, precision: Precision, targets: tuple[str, ...]
 ) -> None:

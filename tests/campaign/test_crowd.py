@@ -19,6 +19,7 @@ def test_eight_writers_lose_nothing_and_readers_see_whole_generations(local: Tem
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["one host", "a lock folder each"])
+@pytest.mark.slow
 def test_the_same_with_a_store_in_s3(remote: Template, apart: bool) -> None:
     tally = run_crowd(remote, Crowd(writers=6, readers=2, seconds=3.0, apart=apart))
     print(*tally.notes, tally.outcome_text(), sep="; ")  # noqa: T201

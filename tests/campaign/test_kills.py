@@ -16,11 +16,11 @@ each_command = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: 
 
 @each_command
 def test_a_kill_leaves_old_or_new_whole_and_the_registry_settles(local: Template, command: Command) -> None:
-    """Eight named points and four system calls of each command, spread from the first to the last."""
+    """Four named points and two system calls of each command, spread from the first to the last."""
     traced = has_strace()
     if not traced:
         print("strace is absent: the named points alone")  # noqa: T201 - shown with the test's output
-    limits = Limits(2, 1) if command.is_slow else Limits(8, 4)
+    limits = Limits(2, 1) if command.is_slow else Limits(4, 2)
     with prepared(command, local, traced=traced) as ready:
         points, calls = kill_everywhere(ready, limits)
     points.require_clean()
@@ -34,7 +34,7 @@ def test_the_same_with_a_store_in_s3(remote: Template, command: Command) -> None
     if command.is_slow:
         pytest.skip("what it does to the store, register does too; the large form has it")
     with prepared(command, remote, traced=False) as ready:
-        limit = 3 if command.waits_in_s3 else 6  # it asks for much, each time
+        limit = 1 if command.waits_in_s3 else 2  # it asks for much, each time
         points, _ = kill_everywhere(ready, Limits(limit))
     points.require_clean()
     assert points.trials >= min(limit, len(ready.points))
@@ -43,7 +43,7 @@ def test_the_same_with_a_store_in_s3(remote: Template, command: Command) -> None
 @pytest.mark.parametrize("command", [c for c in COMMANDS if not c.is_slow], ids=lambda command: command.name)
 def test_an_error_of_the_system_is_told_as_it_is(local: Template, command: Command) -> None:
     with prepared(command, local, traced=has_strace()) as ready:
-        points, calls = fail_everywhere(ready, Limits(6, 6))
+        points, calls = fail_everywhere(ready, Limits(3, 3))
     points.require_clean()
     calls.require_clean()
 

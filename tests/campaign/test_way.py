@@ -12,7 +12,7 @@ from modelreg_testing.s3_proxy import Fault
 
 pytestmark = pytest.mark.slow
 
-FAULTS = (Fault.RESET_AFTER, Fault.LATE, Fault.ERROR_AS_200, Fault.SLOW_AFTER)
+FAULTS = (Fault.LATE, Fault.ERROR_AS_200)
 
 
 def test_a_promotion_comes_to_the_right_end_over_a_bad_way(remote: Template) -> None:

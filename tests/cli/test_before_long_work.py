@@ -83,6 +83,7 @@ def block_variant(shop: Shop) -> None:
     path.mkdir()
 
 
+@pytest.mark.slow
 def test_a_cell_that_the_store_fails_does_not_hide_the_others(stocked: Shop) -> None:
     assert stocked.cli("build", "mlp", "--precision", "fp16").code == 0
     block_variant(stocked)
@@ -97,6 +98,7 @@ def test_a_cell_that_the_store_fails_does_not_hide_the_others(stocked: Shop) -> 
     assert cells[0]["attempt"] is not None
 
 
+@pytest.mark.slow
 def test_a_database_that_fails_in_the_middle_does_not_hide_the_others(
     stocked: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

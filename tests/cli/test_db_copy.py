@@ -28,6 +28,7 @@ def served(shop: Shop) -> Shop:
     return shop
 
 
+@pytest.mark.slow
 def test_a_registry_moves_to_a_server_and_back_with_all_its_history(
     served: Shop, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,6 +156,7 @@ def test_a_dry_run_shows_the_configuration_and_writes_nothing(lenet: Shop, tmp_p
     assert not (tmp_path / "models").exists()
 
 
+@pytest.mark.slow
 def test_the_source_is_written_as_it_was_registered(lenet: Shop, tmp_path: Path) -> None:
     done(lenet.cli("export", "onnx", "lenet:1", "--into", tmp_path / "out", "--dry-run"))
     assert not (tmp_path / "out").exists()

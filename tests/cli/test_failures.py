@@ -195,7 +195,8 @@ def test_control_characters_and_line_ends_of_others_do_not_reach_the_terminal(
     assert capsys.readouterr().err == "modelreg: error: bad\\x1b[31m name\n  hint: a\\tb\n"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+@pytest.mark.slow
 def test_a_signal_ends_a_capture_at_once_and_leaves_nothing(shop: Shop, tmp_path: Path, number: int, code: int) -> None:
     lenet = Path(__file__).parents[2] / "examples" / "lenet"
     (tmp_path / "slow.py").write_text(

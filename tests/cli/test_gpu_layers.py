@@ -31,6 +31,8 @@ from modelreg_testing.checkout import ROOT
 from modelreg_testing.golden import LENET
 from modelreg_testing.workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 
 EXAMPLE = ROOT / "examples" / "lenet"

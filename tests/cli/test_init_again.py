@@ -64,6 +64,7 @@ def test_a_missing_store_is_to_be_mounted_before_one_is_made(in_memory: Path) ->
     assert hint == "  hint: Mount it or restore it; a new registry is made with `modelreg init`."
 
 
+@pytest.mark.slow
 def test_of_many_that_make_one_registry_at_once_none_fails(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "modelreg.cli", "--home", str(tmp_path / "home"), "init"]
     racers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(8)]

@@ -73,6 +73,7 @@ def signal_at_work(number: int, temporary: Path) -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 def test_a_build_leaves_nothing_outside_the_registry(
     registered: Shop, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from modelreg_testing.cli import CliResult, Shop, run_cli, save_npz
 LENET = ROOT / "examples" / "lenet"
 ONNX, GOLDEN, CALIBRATION = LENET / "lenet-v1.onnx", LENET / "golden-v1.npz", LENET / "calibration.npz"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.installed]
 
 
 class Bench:

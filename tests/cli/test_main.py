@@ -165,6 +165,7 @@ def test_python_dash_m_runs_the_command_line() -> None:
     assert done.stdout == f"modelreg {__version__}\n"
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_is_no_error(shop: Shop) -> None:
     for word in range(40):
         shop.add_version(word=word, verdict=None)

@@ -86,6 +86,7 @@ def test_a_golden_set_is_kept_in_one_form_whatever_it_came_in(shop: Shop, lenet:
     assert "golden set" in shop.cli("register", "lenet", lenet).out
 
 
+@pytest.mark.slow
 def test_the_pytorch_reference_is_run_once_and_its_origin_kept(shop: Shop) -> None:
     words = (
         *("register", "lenet", LENET / "lenet-v1.onnx", "--reference", f"{LENET / 'model.py'}:LeNet"),
@@ -222,6 +223,7 @@ def test_a_missing_pytorch_is_said_before_the_reference_is_run(
     assert "warning" not in refused.err
 
 
+@pytest.mark.slow
 def test_a_reference_without_weights_is_warned_of(shop: Shop, lenet: Path, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("raise ValueError('no')")
     (tmp_path / "i.npz").touch()
@@ -229,14 +231,6 @@ def test_a_reference_without_weights_is_warned_of(shop: Shop, lenet: Path, tmp_p
     assert "warning: no --weights: the reference has whatever weights model.py:M makes" in shop.cli(*words).err
     (tmp_path / "w.pt").touch()
     assert "warning" not in shop.cli(*words, "--weights", "w.pt").err
-
-
-def test_what_a_reference_prints_is_shown_with_verbose_alone(shop: Shop, lenet: Path, tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text("print('hello from the model')\nraise ValueError('no')\n")
-    save_npz(tmp_path / "i.npz", {"x": np.zeros((2, 2), np.float32)})
-    words = ("register", "lenet", lenet, "--reference", "model.py:M", "--inputs", "i.npz")
-    assert "hello from the model" not in shop.cli(*words).err
-    assert "hello from the model" in shop.cli(*words, "-v").err
 
 
 def test_a_reference_that_takes_too_long_is_ended(shop: Shop, lenet: Path, tmp_path: Path) -> None:
@@ -445,6 +439,7 @@ def test_a_golden_set_that_does_not_fit_is_refused_before_anything_is_stored(
     assert contents(shop) == before
 
 
+@pytest.mark.slow
 def test_a_reference_that_fails_is_refused_before_anything_is_stored(shop: Shop, lenet: Path, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("def make():\n    raise RuntimeError('no such layer')\n")
     before = contents(shop)

@@ -18,7 +18,7 @@ ONNX, GOLDEN, CALIBRATION = LENET / "lenet-v1.onnx", LENET / "golden-v1.npz", LE
 TARGETS = ("sm_86", "sm_89", "sm_120")
 PRECISIONS = ("fp32", "fp16", "int8")
 
-pytestmark = [pytest.mark.slow, needs_rtx]
+pytestmark = [pytest.mark.slow, pytest.mark.installed, needs_rtx]
 
 
 class Bench:

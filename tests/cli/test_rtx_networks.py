@@ -21,7 +21,7 @@ from modelreg_testing.networks import light_model
 from modelreg_testing.once import made_once
 from modelreg_testing.toolchains import needs_rtx, rtx_toolchain
 
-TARGETS = ("sm_86", "sm_89", "sm_120")
+TARGETS = ("sm_89", "sm_120")
 PRECISIONS = ("fp32", "fp16", "int8")
 
 pytestmark = [pytest.mark.slow, needs_rtx]
@@ -74,7 +74,7 @@ NETWORKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """A registry with nine engines of one network, as `build` told of them, and the headers of their plans."""
+    """A registry with the engines of one network, as `build` told of them, and the headers of their plans."""
 
     name: str
     home: Path
@@ -133,7 +133,7 @@ def test_every_cell_is_built_and_its_header_names_its_target_and_version(built: 
     version = rtx_toolchain().version
     for (target, _), header in built.headers.items():
         assert (header.version, header.targets) == (version, (target,))
-    assert len({cell["engine"]["plan"] for cell in built.cells.values()}) == 9
+    assert len({cell["engine"]["plan"] for cell in built.cells.values()}) == len(built.cells)
 
 
 def test_every_plan_became_what_was_asked(built: Built) -> None:

@@ -8,19 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from modelreg.registry.storage import s3_check
 from modelreg_testing.checkout import ROOT
 from modelreg_testing.cli import CliResult, run_cli
 from modelreg_testing.s3_server import BUCKET, S3Server, localbucket
 
 LENET = ROOT / "examples" / "lenet"
-
-
-@pytest.fixture(autouse=True)
-def short_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_check, "_RACES", 1)
-    monkeypatch.setattr(s3_check, "_THREADS", 2)
-    monkeypatch.setattr(s3_check, "_READS", 3)
 
 
 def cli(home: Path, *words: object) -> CliResult:
@@ -30,6 +22,7 @@ def cli(home: Path, *words: object) -> CliResult:
 
 
 @pytest.mark.slow
+@pytest.mark.installed
 def test_the_main_job_runs_on_a_store_in_s3(s3_server: S3Server, tmp_path: Path) -> None:
     home = tmp_path / "home"
     prefix = s3_server.location().prefix

@@ -88,6 +88,7 @@ class Load:
             thread.join()
 
 
+@pytest.mark.installed
 def test_promotes_under_load_fail_no_request_and_a_signal_loses_none(store: LocalStorage) -> None:
     with process(store) as server, Load(server.port) as load:
         for generation in (2, 3):

@@ -77,6 +77,7 @@ def test_one_look_shows_models_and_gpus(served: Exporter) -> None:
     assert re.split(r" {2,}", gpu) == expected
 
 
+@pytest.mark.slow
 def test_json_is_one_document_with_that_of_each_process(served: Exporter) -> None:
     done = run_cli("top", served.url, f"{served.url}/metrics", "127.0.0.1:1", "--json")
     assert done.code == 1

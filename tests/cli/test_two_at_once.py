@@ -20,6 +20,7 @@ def start(shop: Shop, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_of_processes_that_expect_the_same_generation_one_wins_and_the_others_are_told(shop: Shop) -> None:
     for word in range(4):
         shop.add_version(word=word)
@@ -41,6 +42,7 @@ def test_of_processes_that_expect_the_same_generation_one_wins_and_the_others_ar
     assert shop.cli("doctor").code == 0
 
 
+@pytest.mark.slow
 def test_processes_that_promote_at_once_lose_nothing(shop: Shop) -> None:
     for word in range(4):
         shop.add_version(word=word)

@@ -171,6 +171,7 @@ def test_exporting_the_weights_again_gives_the_same_graph(train: ModuleType, tmp
     assert again.graph == committed.graph
 
 
+@pytest.mark.slow
 def test_a_few_epochs_already_learn_most_digits(train: ModuleType) -> None:
     training, held_out = train.load_split()
     net = train.train(training, train.Schedule(name="short", seed=1, epochs=4, peak_rate=3e-3))

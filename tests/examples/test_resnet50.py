@@ -89,6 +89,7 @@ def test_the_stride_of_a_bottleneck_is_in_its_3x3_convolution(resnet: ModuleType
     assert [block.conv1.stride, block.conv2.stride, block.conv3.stride] == [(1, 1), (2, 2), (1, 1)]
 
 
+@pytest.mark.slow
 def test_images_come_from_their_seed_alone(images: ModuleType) -> None:
     first, kinds = images.make_images(20, side=40, seed=1)
     again, _ = images.make_images(20, side=40, seed=1)
@@ -100,6 +101,7 @@ def test_images_come_from_their_seed_alone(images: ModuleType) -> None:
     assert sorted(kinds.tolist()) == sorted([*range(10), *range(10)])
 
 
+@pytest.mark.slow
 def test_images_have_the_colours_and_the_spectrum_of_photographs(images: ModuleType) -> None:
     pixels, _ = images.make_images(60, side=96, seed=3)
     normalised = images.normalise(pixels)

@@ -315,6 +315,7 @@ def test_a_query_that_the_server_stopped_is_one_line(registry: Database) -> None
         connection.exec_driver_sql("SET LOCAL statement_timeout = 10; SELECT pg_sleep(30)")
 
 
+@pytest.mark.slow
 def test_every_row_is_read_when_a_registry_is_checked(registry: Database) -> None:
     populate(registry)
     assert registry.check() == []

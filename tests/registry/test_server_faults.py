@@ -22,6 +22,8 @@ from modelreg.registry.words import Precision
 from modelreg_testing.cli import Shop
 from modelreg_testing.postgresql import PostgresServer
 
+pytestmark = pytest.mark.slow
+
 ACTIONS = ("promote", "rollback")
 MOST_COMMITS = 6
 

@@ -163,6 +163,7 @@ def test_a_changed_event_is_found_only_when_asked(shop: Shop) -> None:
     assert verify_registry(shop.database(), shop.storage).damages == []
 
 
+@pytest.mark.slow
 def test_one_version_may_be_verified_alone(shop: Shop) -> None:
     whole = verify(shop)
     part = verify_version(shop.database(), shop.storage, parse_reference("lenet:2"))

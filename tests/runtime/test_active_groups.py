@@ -117,6 +117,7 @@ def test_no_request_fails_or_is_mixed_while_releases_change(store: LocalStorage,
     assert state.to_json()["instances"] == [each.to_json() for each in state.instances]
 
 
+@pytest.mark.slow
 def test_a_killed_child_of_three_is_an_alarm_and_nobodys_failure(store: LocalStorage) -> None:
     activate_plan(store, adder(1))
     heard: list[Alarm] = []

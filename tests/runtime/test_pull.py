@@ -451,6 +451,7 @@ def steps_of_pull(local: LocalStorage, root: Path) -> int:
     return len(steps)
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_release_current(local: LocalStorage, in_memory: Path) -> None:
     activate(local, "one")
     root = in_memory / "into"

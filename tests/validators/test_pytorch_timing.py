@@ -42,6 +42,7 @@ def inputs(first: int = 1) -> dict[str, Any]:
     return {"x": np.ones((4, 2), np.float64), "k": np.full(4, first, np.int64)}
 
 
+@pytest.mark.slow
 def test_every_run_is_timed_and_what_the_reference_does_wrong_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "user.py"
     path.write_text(textwrap.dedent(REFERENCE))

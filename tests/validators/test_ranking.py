@@ -28,6 +28,7 @@ scores = hnp.arrays(np.float32, (9, 8), elements=st.integers(-3, 3).map(float))
 
 @settings(deadline=None, max_examples=200, database=None)
 @given(scores, scores, hnp.arrays(np.int64, 9, elements=st.integers(0, 7)))
+@pytest.mark.slow
 def test_agreement_and_accuracy_are_those_of_argmax_and_a_stable_sort(r: Any, c: Any, y: Any) -> None:
     found = compare(r, c, y, parts=2)
     expected, got = r.argmax(1), c.argmax(1)

@@ -17,6 +17,8 @@ from modelreg.validators import reference_capture
 from modelreg.validators.reference_capture import capture_reference, check_capture
 from modelreg_testing.golden import signature, spec
 
+pytestmark = pytest.mark.slow
+
 torch: Any = pytest.importorskip("torch")
 
 PAIR = signature([spec("x", ("N", 3))], [spec("y", ("N", 2))])
@@ -83,8 +85,6 @@ def test_a_reference_runs_in_another_process_from_here_with_the_files_beside_it(
     [
         ("import os; os._exit(0)", r"^the reference ended the process \(exit code 0\)$"),
         ("import ctypes; ctypes.string_at(0)", r"^the reference ended the process \(SIGSEGV\)$"),
-        ("import os; os.kill(os.getpid(), 9)", r"\(SIGKILL, perhaps out of memory\)$"),
-        ("import os; os.kill(os.getpid(), 40)", r"\(signal 40\)$"),
         ("raise KeyboardInterrupt", r"\(SIGINT\)$"),
         ("import os\nfor fd in range(3, 60):\n try: os.write(fd, b'x\\n')\n except OSError: pass", "disturbed"),
     ],

@@ -523,6 +523,7 @@ ROWS, FACTOR = torch.zeros(2, 3), torch.ones(3)
     ],
 )
 @pytest.mark.parametrize("names", [("x", "factor"), ("factor", "x"), ("rows", "by")])
+@pytest.mark.slow
 def test_an_exported_program_is_called_in_the_form_it_was_exported_with(
     tmp_path: Path, given: tuple[Any, ...], kwargs: dict[str, Any], times: int, names: tuple[str, str]
 ) -> None:

@@ -30,6 +30,8 @@ from modelreg_testing.onnx_models import conv_net
 from modelreg_testing.workers import wait_until_gone
 from modelreg_testing.workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 FP32 = Precision.FP32
 VERSION = importlib.metadata.version("onnxruntime")
 

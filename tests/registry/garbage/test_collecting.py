@@ -386,6 +386,7 @@ def lose_the_sweep(stock: Stock) -> set[str]:
     return {row["digest"] for row in lost}
 
 
+@pytest.mark.slow
 def test_an_older_database_forgets_what_was_swept_since_unless_something_needs_it(stock: Stock) -> None:
     lost = lose_the_sweep(stock)
     assert stock.preview(keep=20).forgotten == len(lost)

@@ -28,6 +28,8 @@ from modelreg_testing.s3_server import LIMITS, S3Server
 from modelreg_testing.stock import CHANNEL, ORPHAN, Stock, Stop, digest, plan_of, stopping
 from modelreg_testing.storage_faults import exit_code, start_child
 
+pytestmark = pytest.mark.slow
+
 REFUSED = 3
 TAKING, TAKEN = "before the mark is taken", "after the mark is taken"
 REMOVING, REMOVED = "before the blob is removed", "after the blob is removed"

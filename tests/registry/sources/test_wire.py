@@ -229,6 +229,7 @@ def test_a_field_of_a_newer_onnx_inside_the_graph_is_let_through() -> None:
     assert strip(data).data == data
 
 
+@pytest.mark.slow
 def test_ten_million_empty_nodes_are_refused_by_a_limit() -> None:
     graph = b"\x0a\x00" * 10_000
     data = b"\x08\x08" + field(7, graph)
@@ -322,6 +323,7 @@ def graphs(children: st.SearchStrategy[onnx.GraphProto] | None = None) -> st.Sea
 
 @settings(max_examples=60, deadline=None)
 @given(graph=graphs(graphs()), functions=st.lists(graphs(), max_size=1), version=st.integers(-1, 2**40))
+@pytest.mark.slow
 def test_any_model_survives_stripping_but_for_its_payloads(
     graph: onnx.GraphProto, functions: list[onnx.GraphProto], version: int
 ) -> None:

@@ -458,6 +458,7 @@ def test_a_damaged_pointer_is_an_integrity_error(kind: StorageKind, store: Stora
         store.read_pointer("lenet", "production")
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_a_pointer_is_noticed(kind: StorageKind, store: Storage) -> None:
     (pointer,) = chain_of(store, length=1, release=published(store))
     data = pointer.to_bytes()
@@ -515,6 +516,7 @@ def test_a_swap_works_inside_and_outside_of_exclusive(store: Storage) -> None:
     assert store.list_generations("lenet", "production") == [1, 2]
 
 
+@pytest.mark.slow
 def test_sixteen_threads_lose_no_swap_and_win_none_twice(store: Storage) -> None:
     release = published(store)
     wins: Counter[int] = Counter()

@@ -103,6 +103,7 @@ def use_again(root: Path) -> Found:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+@pytest.mark.slow
 def test_a_kill_at_any_step_leaves_a_whole_store(operation: Operation, template: Path) -> None:
     steps = steps_of(operation, template)
     outcomes = set()
@@ -176,6 +177,7 @@ def test_a_reservation_that_cannot_be_taken_back_is_an_unknown_outcome(template:
     assert found.txn == "the-swap"
 
 
+@pytest.mark.slow
 def test_a_document_that_is_restored_is_there_whole_or_not_at_all(template: Path) -> None:
     """Killed at any step; the next attempt finishes it."""
     store = LocalStorage(template)

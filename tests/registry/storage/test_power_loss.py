@@ -106,6 +106,7 @@ def test_a_power_cut_at_any_step_leaves_the_old_or_the_new(
 
 
 @pytest.mark.parametrize(("operation", "is_new"), CASES, ids=IDS)
+@pytest.mark.slow
 def test_leaving_out_any_sync_is_noticed(operation: Operation, is_new: Callable[[Found], bool], template: Path) -> None:
     counted = RecordingOps()
     copy = Path(shutil.copytree(template, template.parent / "counted", symlinks=True))

@@ -24,14 +24,6 @@ from modelreg_testing.s3_server import BUCKET, LIMITS, S3Server, localbucket, re
 from modelreg_testing.storage import chain_of, published
 
 
-@pytest.fixture(autouse=True)
-def few_races(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make it short: SeaweedFS takes a second for each race."""
-    monkeypatch.setattr(s3_check, "_RACES", 1)
-    monkeypatch.setattr(s3_check, "_THREADS", 3)
-    monkeypatch.setattr(s3_check, "_INCREMENTS", 3)
-
-
 @pytest.fixture
 def liar(s3_server: S3Server, tmp_path: Path) -> Iterator[S3Server]:
     """Run a server that ignores If-Match; the credentials are those of the other one."""
@@ -106,6 +98,7 @@ def test_a_server_that_wants_etags_without_quotes_is_noted_in_the_store(
         ("replace", Written.REFUSED, "with and without quotes"),
     ],
 )
+@pytest.mark.slow
 def test_an_answer_that_is_always_the_same_is_seen_through(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, name: str, answer: Written, found: str
 ) -> None:

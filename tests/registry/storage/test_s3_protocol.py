@@ -139,10 +139,10 @@ def test_clients_of_other_habits_meet_every_fault(other: Program) -> None:
 
 
 @pytest.mark.slow
-def test_clients_that_swap_more_than_once_meet_every_fault() -> None:
-    found = Checker([swapper("a", swaps=2), swapper("b", swaps=2)], faults=1).explore()
+def test_a_client_that_swaps_more_than_once_meets_every_fault() -> None:
+    found = Checker([swapper("a", swaps=2), swapper("b")], faults=1).explore()
     assert found.outcomes == EVERY_OUTCOME
-    assert found.generations == {0, 1, 2, 3, 4}
+    assert found.generations == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -44,6 +44,8 @@ LIMITS = S3Limits(
     swap_patience_s=30.0,
     abandoned_after_s=0.0,
 )
+SHORT_CHECK = {"_RACES": 1, "_THREADS": 3, "_INCREMENTS": 3, "_READS": 3}
+"""How much of `s3_check` tests do in their own process: SeaweedFS takes seconds for each race."""
 _START_S = 60.0
 _GRPC_OFFSET = 10_000
 
