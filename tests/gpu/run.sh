@@ -8,7 +8,8 @@
 # PYTHON (default: python3) has modelreg, PyTorch and pytest; MODELREG_GPU_TOOLCHAIN is the interpreter that has
 # TensorRT and cuda-bindings; MODELREG_GPU_TARGET is found where it is not given; MODELREG_GPU_TACTICS (default: none)
 # says where kernels may come from; the run ends after MODELREG_GPU_LIMIT_S seconds (default: 480). A stage that fails
-# does not stop the others; the exit code is then 1. MODELREG_GPU_STAGES names the files of tests/gpu that are run.
+# does not stop the others; the exit code is then 1. MODELREG_GPU_STAGES names the files of tests/gpu that are run
+# (`faults`, planted ones in engines of this GPU, has no part in the default).
 set -uo pipefail
 
 rehearse=
@@ -17,7 +18,7 @@ if [[ ${1:-} == --rehearse ]]; then
     shift
 fi
 if [[ $# -ne 1 || $1 == -* ]]; then
-    sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
 fi
 mkdir -p "$1" || exit 1

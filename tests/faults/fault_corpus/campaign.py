@@ -83,11 +83,26 @@ class Outcome:
         return ", ".join(self.gates) if self.gates else self.stage
 
 
+@dataclass(frozen=True)
+class Where:
+    """
+    What builds and runs the engines of a case.
+
+    Attributes:
+        python: An interpreter with TensorRT; empty for ONNX Runtime on the CPU.
+        words: What every `build` says of it.
+    """
+
+    python: str = ""
+    words: tuple[str, ...] = ()
+
+
 class Bench:
     """A folder with a registry for each case: equal sources share their variants, and so would the faults in them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, where: Where = Where()) -> None:
         self._folder = folder
+        self._where = where
 
     def try_fault(self, fault: Fault, name: str) -> Outcome:
         """Do the same with a fault; where a node was planted, compare the layers too, and say whether that is named."""
@@ -122,6 +137,10 @@ class Bench:
         made = run_cli("init", home=self._home)
         if made.code:
             raise RuntimeError(made.err)
+        if self._where.python:
+            added = self._cli("toolchain", "add", "trt", "--python", self._where.python)
+            if added.code:
+                raise RuntimeError(added.err)
         stage, result = self._take_through(case, name, more)
         found = _gates(result) if stage in ("", "validate") else []
         bad = [gate["gate"] for gate in found if gate["outcome"] in ("fail", "error")]
@@ -152,7 +171,8 @@ class Bench:
         samples = ("--calibration", place / "calibration.safetensors") if str(case.precision) == "int8" else ()
         with _faulty_converter(case):
             wanted = f"fp16,{case.precision}" if case.with_sibling else case.precision
-            result = self._cli("build", f"{name}:1", "--precision", wanted, *samples, *case.options)
+            more_words = (*samples, *case.options, *self._where.words)
+            result = self._cli("build", f"{name}:1", "--precision", wanted, *more_words)
         if result.code:
             return "build", result
         result = self._cli("validate", f"{name}:1", "--precision", case.precision, "--json", *more)
@@ -213,17 +233,22 @@ class Job:
     name: str
     healthy: tuple[str, Precision, int] | None = None
     is_control: bool = False
+    where: Where = Where()
+    with_layers: bool = True
 
     def run(self, folder: Path) -> Outcome:
         """Try it in a folder."""
-        bench = Bench(folder)
+        bench = Bench(folder, self.where)
         if self.healthy is not None:
             network, precision, seed = self.healthy
             case = replace(healthy_case(network, precision, seed), with_sibling=precision is Precision.INT8)
-            return bench.try_healthy(case, _model_name(self.name))
+            return (bench.try_healthy if self.with_layers else bench.try_case)(case, _model_name(self.name))
         if self.is_control:
             return bench.try_healthy(dict(controls())[self.name], _model_name(self.name))
-        return bench.try_fault(next(fault for fault in FAULTS if fault.name == self.name), _model_name(self.name))
+        fault = next(fault for fault in FAULTS if fault.name == self.name)
+        if not self.with_layers:
+            return bench.try_case(plant(fault), _model_name(self.name))
+        return bench.try_fault(fault, _model_name(self.name))
 
 
 def healthy_jobs(seeds: Sequence[int]) -> list[Job]:
