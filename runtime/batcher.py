@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from modelreg.registry.toolchains.pieces import Pieces, whole
 from modelreg.registry.words import Json
 from modelreg.runtime.batches import Batching, Lane, count_ready, find_lane, join, largest_batch, split
 from modelreg.runtime.engines import Engine, is_dead
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.generic]
     Outputs = dict[str, Array]
+    Feed = Mapping[str, Array | Pieces]
 
-RunBatch = Callable[[Mapping[str, "Array"]], "Outputs"]
+RunBatch = Callable[["Feed"], "Outputs"]
 
 
 class Queued(Future["Outputs"]):
@@ -135,9 +137,9 @@ class Batcher:
         request.future.add_done_callback(lambda future: self._forget(lane, request) if future.cancelled() else None)
         return request.future
 
-    def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> Outputs:
+    def run(self, inputs: Feed, *, until_s: float | None = None) -> Outputs:
         """Return every output; raises as `submit`, and what the engine raises."""
-        return self.run_in_turn(inputs, until_s=until_s)[0]
+        return self.run_in_turn({name: whole(array) for name, array in inputs.items()}, until_s=until_s)[0]
 
     def run_in_turn(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> tuple[Outputs, Turn]:
         """Return the same, and how its turn came."""

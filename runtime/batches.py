@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from modelreg.registry.contents import Signature, TensorSpec
 from modelreg.registry.errors import UsageError
+from modelreg.registry.toolchains.pieces import Pieces
 from modelreg.registry.words import Json
 from modelreg.runtime.runner import RunError
 
@@ -123,9 +124,9 @@ def count_ready(rows: Sequence[int], batching: Batching, *, waited_us: float) ->
     return preferred
 
 
-def join(requests: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return the inputs of several requests of one lane as those of one batch, in their order."""
-    return {name: np.concatenate([each[name] for each in requests]) for name in requests[0]}
+def join(requests: Sequence[Mapping[str, Array]]) -> dict[str, Pieces]:
+    """Return the inputs of several requests of one lane as those of one batch, in order; the engine joins them."""
+    return {name: Pieces([each[name] for each in requests]) for name in requests[0]}
 
 
 def split(outputs: Mapping[str, Array], rows: Sequence[int]) -> list[dict[str, Array]]:

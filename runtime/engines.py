@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from modelreg.registry.contents import Signature
 from modelreg.registry.errors import IntegrityError, WorkerError
 from modelreg.registry.manifest import ReleasedEngine
+from modelreg.registry.toolchains.pieces import whole
 from modelreg.registry.toolchains.process import WorkerJobError
 from modelreg.registry.toolchains.worker import native
 from modelreg.registry.words import Backend, Json
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from modelreg.registry.toolchains.pieces import Pieces
+
     Array = NDArray[np.generic]
+    Feed = Mapping[str, Array | Pieces]
 
 
 _CLOSE_S = 5.0
@@ -58,12 +62,12 @@ class Engine(Protocol):
         """Return how many requests wait in its queue; 0 where it has none."""
         ...
 
-    def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> dict[str, Array]:
+    def run(self, inputs: Feed, *, until_s: float | None = None) -> dict[str, Array]:
         """
         Return every output.
 
         Args:
-            inputs: One array for each input.
+            inputs: One array for each input, or the pieces of one.
             until_s: When the request is not worth running any more (`time.monotonic`), if it still waits then.
 
         Raises:
@@ -115,13 +119,13 @@ class OrtEngine:
         """Return the backend's own session."""
         return self._session
 
-    def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> dict[str, Array]:
+    def run(self, inputs: Feed, *, until_s: float | None = None) -> dict[str, Array]:
         """Return every output; raises RunError where the session refuses. Nobody waits for a session."""
-        inputs = {name: native(array) for name, array in inputs.items()}
+        arrays: dict[str, Array] = {name: native(whole(array)) for name, array in inputs.items()}
         if self._half_names:
-            inputs |= {n: inputs[n].astype("float16") for n in self._half_names if n in inputs}
+            arrays |= {n: arrays[n].astype("float16") for n in self._half_names if n in arrays}
         try:
-            return dict(zip(self._output_names, self._session.run(None, inputs), strict=True))
+            return dict(zip(self._output_names, self._session.run(None, arrays), strict=True))
         except Exception as error:
             raise RunError(f"the plan cannot be run: {one_line(error)}") from error
 
@@ -160,7 +164,7 @@ class WorkerEngine:
         """Return the process id of the child."""
         return self._runner.pid
 
-    def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> dict[str, Array]:
+    def run(self, inputs: Feed, *, until_s: float | None = None) -> dict[str, Array]:
         """Return every output; raises RunError where the backend refuses, WorkerError where the child died."""
         if not self._lock.acquire(timeout=-1 if until_s is None else max(0.0, until_s - time.monotonic())):
             raise expired()

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from modelreg.registry.toolchains.pieces import Pieces
+
     Array = NDArray[np.generic]
+    Feed = Mapping[str, Array | Pieces]
 
 _TRIES = 2
 """A request may end this many processes, and no more: it may be the reason that they end."""
@@ -110,7 +113,7 @@ class InstanceGroup:
         with self._lock:
             return (*(instance.state for instance in self._instances), *self._unused)
 
-    def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> dict[str, Array]:
+    def run(self, inputs: Feed, *, until_s: float | None = None) -> dict[str, Array]:
         """
         Return every output, of whichever instance.
 
@@ -121,11 +124,11 @@ class InstanceGroup:
         """
         return self._run(inputs, until_s=until_s, tries=_TRIES)
 
-    def run_once(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> dict[str, Array]:
+    def run_once(self, inputs: Feed, *, until_s: float | None = None) -> dict[str, Array]:
         """Return the same, but try no other instance where one dies: a batch is taken apart instead."""
         return self._run(inputs, until_s=until_s, tries=1)
 
-    def _run(self, inputs: Mapping[str, Array], *, until_s: float | None, tries: int) -> dict[str, Array]:
+    def _run(self, inputs: Feed, *, until_s: float | None, tries: int) -> dict[str, Array]:
         while True:
             instance, engine = self._take()
             try:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from modelreg.registry.toolchains.pieces import Pieces
     from modelreg.registry.toolchains.shared import Arenas
 
     Array = NDArray[np.generic]
@@ -177,7 +178,7 @@ class Worker:
         self,
         job: str,
         request: Mapping[str, Any],
-        arrays: Mapping[str, Array] | None = None,
+        arrays: Mapping[str, Array | Pieces] | None = None,
         *,
         timeout_s: float,
         on_progress: OnProgress = ignore_progress,
@@ -199,7 +200,8 @@ class Worker:
             try:
                 if self._sent is not None:
                     self._sent.start()
-                protocol.write_frame(self._requests, {"job": job, "request": dict(request)}, arrays, arena=self._sent)
+                sent = self._join(arrays) if arrays else None
+                protocol.write_frame(self._requests, {"job": job, "request": dict(request)}, sent, arena=self._sent)
             except TimeoutError as error:
                 raise self._timed_out(timeout_s) from error
             except BrokenPipeError as error:
@@ -211,6 +213,15 @@ class Worker:
             if frame.get("kind") != "result" or not isinstance(body, dict):
                 raise WorkerProtocolError(f"worker {self._name} answered {frame!r:.200} to {job!r}")
         return body, out if self._got is None else self._got.take_out(out)
+
+    def _join(self, arrays: Mapping[str, Array | Pieces]) -> dict[str, Array]:
+        """Return the arrays of a frame that was begun, whole."""
+        from modelreg.registry.toolchains.pieces import Pieces, whole  # noqa: PLC0415 - NumPy: start-up time
+
+        if self._sent is None:
+            return {name: whole(array) for name, array in arrays.items()}
+        join = self._sent.join
+        return {name: join(array) if isinstance(array, Pieces) else array for name, array in arrays.items()}
 
     def close(self) -> None:
         """End the child: politely by the end of its stdin, by SIGKILL to its whole session after 5 s."""

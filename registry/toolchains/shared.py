@@ -92,6 +92,13 @@ class Arena:
         copy[...] = array
         return self._places[copy.ctypes.data][0]
 
+    def join(self, pieces: Any) -> Any:
+        """Return `Pieces` as one array, in the arena where it is large and there is memory."""
+        try:
+            return pieces.join(self.empty if pieces.nbytes >= _LEAST_BYTES else np.empty)
+        except OSError:
+            return pieces.join()
+
     def take_out(self, arrays: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the same arrays, those in the arena copied: the next frame writes over it."""
         return {name: array.copy() if self._has(array) else array for name, array in arrays.items()}

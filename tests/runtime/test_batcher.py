@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from modelreg.registry.errors import WorkerError
+from modelreg.registry.toolchains.pieces import Pieces, whole
 from modelreg.runtime.batcher import Batcher, Queued
 from modelreg.runtime.batches import Batching
 from modelreg.runtime.runner import RunError
@@ -37,14 +38,15 @@ class Doubler:
         self.is_closed = False
         self.fatal = False
 
-    def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> dict[str, Array]:
-        self.calls.append(len(inputs["x"]))
+    def run(self, inputs: Mapping[str, Array | Pieces], *, until_s: float | None = None) -> dict[str, Array]:
+        x = whole(inputs["x"])
+        self.calls.append(len(x))
         self.go.wait()
         if self.fatal:
             raise WorkerError("dead")
-        if (inputs["x"] < 0).any():
+        if (x < 0).any():
             raise RunError("negative")
-        return {"y": inputs["x"] * 2}
+        return {"y": x * 2}
 
     def read_free_memory(self) -> int | None:
         return None

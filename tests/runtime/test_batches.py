@@ -55,7 +55,7 @@ def test_every_batch_keeps_the_limit_and_none_waits_for_ever(rows: list[int], wa
 def test_what_is_joined_is_split_again_to_the_same_bytes(rows: list[int], dtype: str) -> None:
     random = np.random.default_rng(sum(rows))
     requests = [{"x": random.integers(0, 2, (size, 3)).astype(dtype)} for size in rows]
-    parts = split(join(requests), rows)
+    parts = split({name: pieces.join() for name, pieces in join(requests).items()}, rows)
     assert [part["x"].tobytes() for part in parts] == [each["x"].tobytes() for each in requests]
     assert all(part["x"].dtype == dtype for part in parts)
 

@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from modelreg.registry.errors import WorkerError
+from modelreg.registry.toolchains.pieces import Pieces, whole
 from modelreg.registry.words import Backend
 from modelreg.runtime.devices import Device
 from modelreg.runtime.engines import Engine, WorkerEngine
@@ -123,11 +124,12 @@ class Poisoned:
     waiting = 0
     deaths = 0
 
-    def run(self, inputs: Mapping[str, Array], *, until_s: float | None = None) -> dict[str, Array]:
-        if inputs["x"].flat[0] == 13:
+    def run(self, inputs: Mapping[str, Array | Pieces], *, until_s: float | None = None) -> dict[str, Array]:
+        x = whole(inputs["x"])
+        if x.flat[0] == 13:
             Poisoned.deaths += 1
             raise WorkerError("killed by the request")
-        return {"y": inputs["x"]}
+        return {"y": x}
 
     def read_free_memory(self) -> int | None:
         return 5
