@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from modelreg.builders import matrix, plan_jobs
 from modelreg.builders.cells import CellOutcome
@@ -28,17 +26,13 @@ from modelreg.registry.plans import PlanHeader, read_plan_header
 from modelreg.registry.records import VersionRecord
 from modelreg.registry.toolchains.process import Worker
 from modelreg.registry.words import Backend, EngineStatus, Precision
-from modelreg_testing.onnx_models import conv_net
+from modelreg_testing.onnx_models import conv_images, conv_net
 from modelreg_testing.toolchains import needs_rtx, rtx_toolchain
 from modelreg_testing.workshop import Workshop, overflowing_net
 
 pytestmark = [pytest.mark.slow, needs_rtx]
 
 FP32, TF32, FP16, INT8 = Precision.FP32, Precision.TF32, Precision.FP16, Precision.INT8
-
-
-def images(count: int = 110) -> NDArray[np.float32]:
-    return np.random.default_rng(0).normal(size=(count, 1, 12, 12)).astype(np.float32)
 
 
 @pytest.fixture
@@ -50,7 +44,7 @@ def request(workshop: Workshop, version: VersionRecord, precision: Precision, **
     target = str(options.pop("target", "sm_86"))
     toolchain = options.pop("toolchain", rtx_toolchain())
     if precision is INT8:
-        options.setdefault("calibration", workshop.calibration({"input.image": images()}))
+        options.setdefault("calibration", workshop.calibration({"input.image": conv_images()}))
     return workshop.request(version, precision, target=target, toolchain=toolchain, **options)  # type: ignore[arg-type]
 
 
@@ -117,7 +111,7 @@ def test_excluding_everything_is_a_failed_build(workshop: Workshop, version: Ver
 
 def test_a_variant_for_the_gpu_is_not_that_for_the_cpu(workshop: Workshop, version: VersionRecord) -> None:
     gpu = workshop.fill(request(workshop, version, INT8)).engine
-    cpu = workshop.build(version, INT8, calibration=workshop.calibration({"input.image": images()})).engine
+    cpu = workshop.build(version, INT8, calibration=workshop.calibration({"input.image": conv_images()})).engine
     assert gpu.variant_digest != cpu.variant_digest
     fp16 = [workshop.fill(request(workshop, version, FP16, target=target)).engine for target in ("sm_86", "sm_120")]
     assert fp16[0].variant_digest == fp16[1].variant_digest

@@ -136,6 +136,11 @@ def conv_net(*, batch: Dim = "batch", size: int = 12, classes: int = 10, seed: i
     )
 
 
+def conv_images(count: int = 110) -> NDArray[np.float32]:
+    """Return random images for `conv_net`."""
+    return np.random.default_rng(0).normal(size=(count, 1, 12, 12)).astype(np.float32)
+
+
 def identity(
     shape: Sequence[Dim] | None = ("batch", 3),
     dtype: int = TensorProto.FLOAT,
