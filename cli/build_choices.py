@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modelreg.cli.context import Registry
+from modelreg.cli.own_backend import advise_own_backend
 from modelreg.registry.errors import BuildError, CellRefusedError
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def choose_cells(
     for choice in _choose_toolchains(registry, wanted, names):
         for precision in wanted.precisions:
             if not choice.toolchains:
-                error = CellRefusedError(choice.reason, hint=_hint(names))
+                own = "" if names else advise_own_backend(registry, choice.target)
+                error = CellRefusedError(choice.reason, hint=own or _hint(names))
                 refusals.append(Refusal(target=choice.target, precision=precision, toolchain="", error=error))
             for spec in choice.toolchains:
                 cell = Cell(version=wanted.version, target=choice.target, precision=precision, toolchain=spec)

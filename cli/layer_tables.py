@@ -91,7 +91,7 @@ def explain_layers(report: LayerReport, *, verdict: Verdict) -> list[str]:
             f"{more}; {count(carried, 'layer')} behind it only carry an error"
         )
     else:
-        is_blameless = report.reference == "pytorch" or verdict == "pass"
+        is_blameless = report.reference == "pytorch" or verdict != "fail"  # what did not run blames nothing
         lines.append("no bad layer" if is_blameless else f"no bad layer{_SAME_AS_SOURCE}")
     if report.gone:
         shown = [f"{layer} ({reason})" for layer, reason in list(report.gone.items())[:_SHOWN_GONE]]

@@ -131,6 +131,7 @@ def command(
     )
     wanted = Wanted(version=version, targets=(target,), precisions=(precision,))
     base = _choose(registry, wanted, (toolchain,) if toolchain else (), options)
+    _require_runnable(base)
     rules, record = _demands(registry, version, precision, policy)
     if not dry_run:
         registry.require_writable()
@@ -163,9 +164,10 @@ def command(
     if validation.verdict != "pass":
         from modelreg.cli.failures import report_after_result
 
+        others = "fails others" if validation.verdict == "fail" else "others could not be run"
         return report_after_result(
             GateFailedError(
-                f"engine {engine.id} passed every trial gate and fails others: {explain_failures(validation.gates)}",
+                f"engine {engine.id} passed every trial gate and {others}: {explain_failures(validation.gates)}",
                 hint=f"`modelreg show {version.reference}` keeps showing it.",
             )
         )
@@ -198,6 +200,20 @@ def _choose(registry: Registry, wanted: Wanted, toolchains: tuple[str, ...], opt
     return requests[0]
 
 
+def _require_runnable(base: CellRequest) -> None:
+    """Refuse a cell whose engines cannot be run here: they could be built, and none of them judged."""
+    from modelreg.runtime.host import describe_host
+    from modelreg.runtime.suitability import why_not_here
+
+    cell = base.cell
+    reason = why_not_here(cell.target, level=base.options.tensorrt.hardware_compatibility, host=describe_host())
+    if reason:
+        raise GateFailedError(
+            f"{cell.name} cannot be repaired on this host: {reason}",
+            hint="Trials are judged by running them: repair it on a host with that GPU.",
+        )
+
+
 def _demands(
     registry: Registry, version: VersionRecord, precision: Precision, override: Path | None
 ) -> tuple[Policy, GoldenSetRecord]:
@@ -225,9 +241,12 @@ def _require_found(base: CellRequest, repair: Repair, notebook: Notebook) -> Non
             hint="Run the same command again to go on, with a larger --max-trials or --time-limit.",
         )
     notebook.forget()
-    last = repair.trials[-1].reason if repair.trials else repair.unrepaired.reason
+    last = repair.trials[-1] if repair.trials else repair.unrepaired
+    kept = f"with all {len(repair.suspects)} kept"
+    if not last.was_judged:
+        raise GateFailedError(f"{base.cell.name} cannot be repaired: {kept} it {last.say()}")
     raise GateFailedError(
-        f"no set of nodes can repair {base.cell.name}: with all {len(repair.suspects)} kept it fails too ({last})",
+        f"no set of nodes can repair {base.cell.name}: {kept} it fails too ({last.reason})",
         hint="Use a better calibration set, or another precision.",
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from modelreg.cli.evaluation import describe_load
 from modelreg.cli.render import limit
-from modelreg.registry.errors import BuildError, ConfigError
+from modelreg.registry.errors import BuildError, ConfigError, WorkerStartError
 
 if TYPE_CHECKING:
     from modelreg.builders.making import Trial
@@ -29,11 +29,23 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What one trial came to, and why it failed."""
+    """
+    What one trial came to, and why it failed.
+
+    Attributes:
+        was_judged: Whether it was built, and passed or failed a gate: what could not be run says nothing of a policy.
+    """
 
     nodes: tuple[str, ...]
     passed: bool
     reason: str
+    was_judged: bool = True
+
+    def say(self) -> str:
+        """Return what came of it, in words."""
+        if self.passed:
+            return "passes"
+        return f"fails: {self.reason}" if self.was_judged else f"is not judged: {self.reason}"
 
     def to_json(self) -> Json:
         """Return the trial as JSON."""
@@ -78,7 +90,8 @@ class Notebook:
         self.trials[frozenset(judged.nodes)] = judged
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            body = {"schema": _SCHEMA, "trials": [each.to_json() for each in self.trials.values()]}
+            kept = [each.to_json() for each in self.trials.values() if each.was_judged]  # the others are tried again
+            body = {"schema": _SCHEMA, "trials": kept}
             write_whole(self.path, json.dumps(body, indent=1).encode())
 
     def forget(self) -> None:
@@ -106,7 +119,12 @@ class Bench:
     def judge(
         self, request: CellRequest, nodes: frozenset[str], *, then: Callable[[Trial, EngineRecord], None] | None = None
     ) -> Judged:
-        """Build a cell without recording it, and return what the policy makes of it; `then` sees it before it goes."""
+        """
+        Build a cell without recording it, and return what the policy makes of it; `then` sees it, if it was judged.
+
+        Raises:
+            WorkerStartError: What runs it could not be started on this host: it may be built, and is not judged.
+        """
         from modelreg.builders.making import make_trial
 
         registry = self.registry
@@ -116,14 +134,16 @@ class Bench:
                 request, database=registry.database, storage=registry.storage, progress=lambda _part, _doing: None
             ) as trial:
                 engine = as_engine(trial, actor=registry.actor)
-                judged = Judged(nodes=names, **self._verdict(trial, engine))
-                if then is not None:
+                judged = self._verdict(trial, engine, names)
+                if then is not None and judged.was_judged:
                     then(trial, engine)
                 return judged
+        except WorkerStartError:
+            raise
         except BuildError as error:
-            return Judged(nodes=names, passed=False, reason=f"not built: {error}")
+            return Judged(nodes=names, passed=False, reason=f"not built: {error}", was_judged=False)
 
-    def _verdict(self, trial: Trial, engine: EngineRecord) -> Json:
+    def _verdict(self, trial: Trial, engine: EngineRecord, nodes: tuple[str, ...]) -> Judged:
         from modelreg.validators.validation import validate_engine
 
         outcome = validate_engine(
@@ -134,12 +154,18 @@ class Bench:
             policy=self.policy,
             passes=trial_passes(trial, engine),
         )
-        return {"passed": outcome.verdict == "pass", "reason": explain_failures(outcome.gates)}
+        return Judged(
+            nodes=nodes,
+            passed=outcome.verdict == "pass",
+            reason=explain_failures(outcome.gates),
+            was_judged=outcome.verdict == "pass" or any(gate.outcome == "fail" for gate in outcome.gates),
+        )
 
 
 def explain_failures(gates: tuple[GateResult, ...]) -> str:
-    """Return the gates that did not pass, in short."""
+    """Return the gates that failed or could not be run, in short; where there are none, those that were skipped."""
     bad = [gate for gate in gates if gate.outcome in ("fail", "error")]
+    bad = bad or [gate for gate in gates if gate.outcome == "skipped"]
     said = []
     for gate in bad[:_SHOWN]:
         has_numbers = gate.measured is not None and gate.limit is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from modelreg.cli.evaluation import describe_load, fetch_files
 from modelreg.cli.layer_views import fetch_source
 from modelreg.cli.repair_cost import Cost, time_in_turns
 from modelreg.cli.repair_trials import Bench, Budget, Judged, Notebook
-from modelreg.registry.errors import GateFailedError
+from modelreg.registry.errors import GateFailedError, WorkerStartError
 from modelreg.registry.scratch import scratch_folder
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ class Workplace:
         Judge the cell as it is, and rank its nodes by where the error is born.
 
         Raises:
-            GateFailedError: FP32 itself fails the policy: no precision of any node helps.
-            BuildError: The cell cannot be built as it is.
+            GateFailedError: FP32 itself fails the policy: no precision of any node helps. Or the cell cannot be built
+                or run here as it is, or FP32 cannot: nothing is known of any node then.
         """
         found: list[LayerReport] = []
 
@@ -85,11 +85,9 @@ class Workplace:
             found.append(self._compare(trial))
 
         with self._reporter.step(f"judging {self._base.cell.name} as it is"):
-            unrepaired = self._bench.judge(self._base, frozenset(), then=look_inside)
+            unrepaired = self._judge(self._base, then=look_inside)
         if unrepaired.passed:
             return Repair(unrepaired=unrepaired)
-        if not found:
-            raise GateFailedError(f"{self._base.cell.name} cannot be repaired: it is {unrepaired.reason}")
         size_bytes = self._require_fp32()
         suspects = self._rank(found[0])
         return Repair(unrepaired=unrepaired, layers=found[0], suspects=suspects, fp32_size_bytes=size_bytes)
@@ -106,7 +104,7 @@ class Workplace:
                 self._budget.used += 1
                 with self._reporter.step(f"trial {self._budget.used}: keeping {_say_nodes(sorted(nodes))}") as tell:
                     known = self._bench.judge(self._bench.request(nodes), nodes)
-                    tell(1.0, "passes" if known.passed else f"fails: {known.reason}")
+                    tell(1.0, known.say())
                 self._notebook.add(known)
             return known.passed
 
@@ -156,13 +154,30 @@ class Workplace:
         cell = replace(self._base.cell, precision=Precision.FP32)
         options = replace(self._base.options, nodes_to_exclude=(), op_types_to_exclude=(), calibration=None)
         with self._reporter.step(f"judging {cell.name} by the policy of {self._base.cell.precision}"):
-            judged = self._bench.judge(replace(self._base, cell=cell, options=options), frozenset(), then=note_size)
+            judged = self._judge(replace(self._base, cell=cell, options=options), then=note_size)
         if not judged.passed:
             raise GateFailedError(
                 f"no set of nodes can repair {self._base.cell.name}: FP32 itself fails the policy ({judged.reason})",
                 hint="The export, the golden set or the policy is wrong; `modelreg validate --layers` names the layer.",
             )
         return sizes[0]
+
+    def _judge(self, request: CellRequest, *, then: Callable[[Trial, EngineRecord], None]) -> Judged:
+        """Return what the policy makes of a cell without repair, which must be built and run for that."""
+        name = self._base.cell.name
+        which = "it" if request.cell.precision is self._base.cell.precision else request.cell.precision.upper()
+        try:
+            judged = self._bench.judge(request, frozenset(), then=then)
+        except WorkerStartError as error:
+            raise GateFailedError(
+                f"{name} cannot be repaired: {which} cannot be run on this host: {error}", hint=error.hint()
+            ) from error
+        if not judged.was_judged:
+            raise GateFailedError(
+                f"{name} cannot be repaired: {which} is not judged: {judged.reason}",
+                hint="A repair needs engines that are built and run; no gate failed, and the model is not to blame.",
+            )
+        return judged
 
     def _compare(self, trial: Trial) -> LayerReport:
         """Look inside a trial; where TensorRT chooses precisions by itself, inside the same precision for the CPU."""

@@ -76,11 +76,14 @@ def add(invocation: Invocation, *, name: str, python: str, backend: Backend | No
         with registry.database.write() as connection:
             _, is_new = register_toolchain(connection, name=name, probe=probe, actor=registry.actor)
     if invocation.as_json:
-        print_document({"toolchain": _document(name, probe), "changed": is_new, "dry_run": dry_run})
+        body = {**_document(name, probe), "lacks": list(probe.lacks)}
+        print_document({"toolchain": body, "changed": is_new, "dry_run": dry_run})
         return
     did = "would be added" if dry_run else ("added" if is_new else "is registered already")
     print_line(f"toolchain {name} {did}: {probe.backend} {probe.version}")
     print_line(f"  {_say_details(probe.details)}")
+    if probe.lacks:
+        print_line(f"  {probe.say_lack()}")
 
 
 @make_command("list", help_line="List the toolchains and their state.", examples="modelreg toolchain list")

@@ -184,7 +184,7 @@ def _print_layers(done: Done, work: Work, *, no_color: bool) -> None:
         print_line()
         name = f"engine {engine.id} ({engine.target.name} {engine.precision})"
         print_layers(found, name=name, verdict=validation.verdict, no_color=no_color)
-        if validation.verdict != "pass":
+        if _has_failed(validation):
             advise_repair(found, engine, work.version.reference)
         advice[advise_activations(found, work.golden.contents)] = None
     for words in filter(None, advice):
@@ -241,16 +241,32 @@ def _conclude(invocation: Invocation, registry: Registry, work: Work, done: Done
             )
         )
     names = ", ".join(f"{engine.target.name} {engine.precision}" for engine, _ in bad)
+    failed = [str(engine.precision) for engine, validation in bad if _has_failed(validation)]
     return report_after_result(
         GateFailedError(
-            f"{len(bad)} of {total} engines of {reference} do not pass: {names}",
-            hint=say_what_helps(reference, [str(engine.precision) for engine, _ in bad]),
+            f"{len(bad)} of {total} engines of {reference} do not pass: {names}", hint=say_what_helps(reference, failed)
         )
     )
 
 
+def _has_failed(validation: ValidationRecord) -> bool:
+    """Return whether a gate was measured and failed: one that could not be run says nothing of the model."""
+    return any(gate.outcome == "fail" for gate in validation.gates)
+
+
 def say_what_helps(reference: str, failed: list[str]) -> str:
-    """Return where to look on: with FP32 all else fails, so the export or the golden set is to blame first."""
+    """
+    Return where to look on: with FP32 all else fails, so the export or the golden set is to blame first.
+
+    Args:
+        reference: The version.
+        failed: The precisions whose gates failed; an engine that could not be run is none, and blames nothing.
+    """
+    if not failed:
+        return (
+            "No gate failed: what could not be run is said above. Once that is mended, validate again; neither the"
+            " model nor its golden set is to blame."
+        )
     shown = f"`modelreg report {reference} --html report.html` draws what was measured"
     if Precision.FP32 in failed:
         return f"FP32 fails: compare the golden set with the export it should be of. {shown}."

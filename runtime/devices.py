@@ -158,8 +158,9 @@ def choose_devices(
         else:
             left.append((device, f"the engine is for {engine.target}, and this is {device.target}"))
     if not suited:
-        here = ", ".join(f"{device.name} ({device.target})" for device in asked) or "no GPU"
-        raise NotFoundError(f"the engine is for {engine.target}, and here is {here}")
+        others = ", ".join(f"{device.name} ({device.target})" for device in asked)
+        here = f"not for {others}" if others else "this host has no GPU"
+        raise NotFoundError(f"the engine is for {engine.target}, and {here}")
     return tuple(suited), tuple(left)
 
 

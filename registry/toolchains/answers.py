@@ -11,7 +11,11 @@ from modelreg.registry.words import Backend, Json
 _MAX_CHARACTERS = 200
 _MAX_ITEMS = 100
 _TEXTS = ("python_version", "platform", "module", "cuda")
-_LISTS = {"targets": re.compile(r"sm_[0-9]{2,4}"), "providers": re.compile(r"[A-Za-z0-9_]+")}
+_LISTS = {
+    "targets": re.compile(r"sm_[0-9]{2,4}"),
+    "providers": re.compile(r"[A-Za-z0-9_]+"),
+    "lacks": re.compile(r"[A-Za-z0-9-]+"),
+}
 _LIST_OF = {Backend.TENSORRT: "targets", Backend.TENSORRT_RTX: "targets", Backend.ONNXRUNTIME: "providers"}
 
 
@@ -57,6 +61,19 @@ def read_facts(answer: Mapping[str, Any], backend: Backend) -> Json:
         if not _is_sound(name, answer.get(name)):
             raise AnswerError(f"it answers with no usable {name}: {answer.get(name)!r:.80}")
     return {name: answer[name] for name in names}
+
+
+def read_lacks(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    """
+    Return the packages that a probed interpreter says it lacks.
+
+    Raises:
+        AnswerError: It does not list packages.
+    """
+    given = answer.get("lacks", [])
+    if not _is_sound("lacks", given):
+        raise AnswerError(f"it answers with no usable lacks: {given!r:.80}")
+    return tuple(given)
 
 
 def keep_sound(facts: object) -> Json:

@@ -65,7 +65,7 @@ def use_gpu(target: str, wanted: str = "") -> Json:
     found = next((gpu for gpu in gpus if gpu["target"] == target), None)
     if found is None:
         here = ", ".join(gpu["target"] for gpu in gpus) or "no GPU"
-        raise GpuError("there is no GPU of %s here, but %s" % (target, here))
+        raise GpuError("it needs a GPU of %s, and this host has %s" % (target, here))
     if wanted and found["uuid"] and _digits(found["uuid"]) != _digits(wanted):
         raise GpuError("the GPU here is %s, and %s was asked for" % (found["uuid"], wanted))
     driver = _load()

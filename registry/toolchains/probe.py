@@ -27,6 +27,9 @@ MODULES: Dict[str, Tuple[str, ...]] = {
 }
 """Import names of each backend, the first that is found counts; what can do most comes first."""
 
+_NEEDED = {"numpy": ("numpy",), "cuda-bindings": ("cuda.bindings.runtime", "cuda.cudart")}
+"""What the jobs that load plans import beside the backend, by package: one of the names is enough."""
+
 _LIBRARIES = ("libtensorrt_rtx.so", "libnvinfer.so")
 
 
@@ -52,7 +55,7 @@ def probe(request: Json, _arrays: Json, report: Report) -> Json:
     else:
         report(None, "making a builder of %s" % name)
         _make_builder(module, name)
-        found = {"version": _exact_version(module.__version__), "targets": _targets(module)}
+        found = {"version": _exact_version(module.__version__), "targets": _targets(module), "lacks": _lacks()}
     return {"backend": backend, "module": name, "cuda": _cuda(name), **_python(), **found}
 
 
@@ -86,6 +89,18 @@ def _targets(module: Any) -> List[str]:
         return sorted({gpu["target"] for gpu in list_gpus()})
     members = getattr(getattr(module, "ComputeCapability", None), "__members__", {})
     return ["sm_" + name[2:] for name in members if re.match(r"SM\d+$", name)]
+
+
+def _lacks() -> List[str]:
+    """Return the packages that running a plan needs beside the backend and that are not there."""
+    return [package for package, names in _NEEDED.items() if not any(_is_there(name) for name in names)]
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:  # of a package that it would lie in
+        return False
 
 
 def _exact_version(version: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 from modelreg.registry.errors import ToolchainError, WorkerError
 from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.scratch import scratch_folder
-from modelreg.registry.toolchains.answers import AnswerError, read_backends, read_facts, read_version
+from modelreg.registry.toolchains.answers import AnswerError, read_backends, read_facts, read_lacks, read_version
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json, Word
 
@@ -31,17 +32,37 @@ class ToolchainState(Word):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A backend that an interpreter has; `details` holds the Python version, CUDA and targets."""
+    """
+    A backend that an interpreter has; `details` holds the Python version, CUDA and targets.
+
+    Attributes:
+        lacks: The packages that are not there and that running a plan needs; of TensorRT building too, which runs it.
+    """
 
     backend: Backend
     version: str
     python: str
     details: Json
+    lacks: tuple[str, ...] = ()
+
+    def say_lack(self) -> str:
+        """Return what cannot be done for want of packages, and how to get them; or an empty string."""
+        if not self.lacks:
+            return ""
+        able = "builds only" if self.backend is Backend.TENSORRT_RTX else "neither builds nor runs"
+        verb = "is" if len(self.lacks) == 1 else "are"
+        needed = "to run plans (validate, serve, bench)" if self.backend is Backend.TENSORRT_RTX else "for both"
+        install = f"{self.python} -m pip install {' '.join(self.lacks)}"
+        return f"{able}: {' and '.join(self.lacks)} {verb} missing, needed {needed}: {install}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolchainStanding:
-    """A registered toolchain and what is found in its place now; `reason` says what is not as registered."""
+    """
+    A registered toolchain and what is found in its place now.
+
+    `reason` says what is not as registered, or what its interpreter lacks to run plans too.
+    """
 
     toolchain: ToolchainRecord
     state: ToolchainState
@@ -67,11 +88,18 @@ def locate_python(given: str) -> str:
     if path.is_dir():
         path = path / "bin" / "python"
     if path.is_file():
-        return str(path.absolute())
+        return str(_without_dots(path.absolute()))
     found = shutil.which(given) if "/" not in given else None
     if found is None:
         raise ToolchainError(f"there is no interpreter {given}", hint="Give the path of a Python, or of its venv.")
-    return str(Path(found).absolute())
+    return str(_without_dots(Path(found).absolute()))
+
+
+def _without_dots(path: Path) -> Path:
+    """Return the path without `..` where that names the same folder: behind a link, `..` leads elsewhere."""
+    plain = Path(os.path.normpath(path))
+    is_same = plain.parent.is_dir() and plain.parent.samefile(path.parent)
+    return plain if is_same else path
 
 
 def probe_python(python: str, *, backend: Backend | None = None, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
@@ -85,7 +113,13 @@ def probe_python(python: str, *, backend: Backend | None = None, timeout_s: floa
     what = f"{chosen} of {python}"
     body = _ask(python, "probe", {"backend": str(chosen)}, what=what, timeout_s=timeout_s)
     with _refusing_odd_answers(what, python):
-        return Probe(backend=chosen, version=read_version(body), python=python, details=read_facts(body, chosen))
+        return Probe(
+            backend=chosen,
+            version=read_version(body),
+            python=python,
+            details=read_facts(body, chosen),
+            lacks=read_lacks(body),
+        )
 
 
 def look_again(toolchain: ToolchainRecord, *, timeout_s: float = PROBE_TIMEOUT_S) -> ToolchainStanding:
@@ -103,7 +137,8 @@ def look_again(toolchain: ToolchainRecord, *, timeout_s: float = PROBE_TIMEOUT_S
     except WorkerError as error:
         return standing(ToolchainState.UNUSABLE, str(error))
     changes = differences(toolchain, probe)
-    return standing(ToolchainState.CHANGED if changes else ToolchainState.USABLE, "; ".join(changes))
+    state = ToolchainState.CHANGED if changes else ToolchainState.USABLE
+    return standing(state, "; ".join(filter(None, (*changes, probe.say_lack()))))
 
 
 def differences(toolchain: ToolchainRecord, probe: Probe) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from modelreg.registry.errors import WorkerError
+from modelreg.registry.errors import ToolchainError, WorkerError
 from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.toolchains import worker as protocol
 from modelreg.registry.toolchains.exits import describe_exit
@@ -142,6 +142,7 @@ class Worker:
 
         Raises:
             WorkerError: The interpreter does not start, or the module cannot be loaded.
+            ToolchainError: It cannot be loaded for want of NumPy.
         """
         with contextlib.ExitStack() as belongings:
             temporary = belongings.enter_context(scratch_folder("worker"))
@@ -158,8 +159,11 @@ class Worker:
             frame, _ = started._receive(time.monotonic() + start_s, start_s, ignore_progress)
             if frame.get("kind") != "ready" or frame.get("protocol") != protocol.PROTOCOL:
                 raise WorkerProtocolError(f"worker {started._name} did not say that it is ready: {frame!r:.200}")
-        except BaseException:
+        except BaseException as error:
             started.kill()
+            if isinstance(error, WorkerJobError) and "No module named 'numpy'" in str(error):
+                hint = f"Install it there: {python} -m pip install numpy"
+                raise ToolchainError(f"{python} has no NumPy, which {started._name} needs", hint=hint) from error
             raise
         started.python_version = str(frame.get("python", ""))
         return started

@@ -257,8 +257,8 @@ def main(arguments: List[str]) -> int:
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
     _offer_our_package()
-    arenas = _take_arenas() if os.environ.get(ARENAS) else None
     try:
+        arenas = _take_arenas() if os.environ.get(ARENAS) else None
         jobs = _load_jobs(arguments[0])
     except Exception as error:
         write_frame(answers, _error_frame(error))

@@ -132,6 +132,7 @@ def test_the_golden_set_is_blamed_only_where_something_fails() -> None:
     found = report(measured("a", 90.0, 90.0), reference="onnx")
     assert explain_layers(found, verdict=Verdict.PASS)[0] == "no bad layer"
     assert "lies between the ONNX and its golden set" in explain_layers(found, verdict=Verdict.FAIL)[0]
+    assert explain_layers(found, verdict=Verdict.ERROR)[0] == "no bad layer"
 
 
 def test_how_to_get_activations_is_said_where_the_golden_set_is_known_to_have_none() -> None:

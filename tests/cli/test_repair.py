@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,39 @@ def test_when_fp32_itself_fails_it_is_said_that_no_set_of_nodes_helps(shop: Shop
     assert done.code == 3
     assert "no set of nodes can repair net:1 int8 for cpu: FP32 itself fails the policy (cosine of y" in done.err
     assert engines(shop) == []
+
+
+def python_running(folder: Path, job_file: str) -> Path:
+    """Write an interpreter that builds as ours does, and runs plans by another job file."""
+    (folder / "job.py").write_text(job_file)
+    python = folder / "python"
+    swap = f'case "$*" in */runtime/ort.py) set -- "$1" "$2" "$3" "$4" {folder}/job.py;; esac'
+    python.write_text(f'#!/bin/sh\n{swap}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+NO_NUMPY = "raise ModuleNotFoundError(\"No module named 'numpy'\")"
+NO_DEVICE = "def load(*_):\n    raise OSError('no device')\nJOBS = {'load': load}\n"
+
+
+@pytest.mark.parametrize(
+    ("job_file", "said"),
+    [
+        (NO_NUMPY, "it cannot be run on this host: {python} has no NumPy"),
+        (NO_DEVICE, "FP32 is not judged: run of plan: the plan cannot be loaded: no device"),
+    ],
+)
+def test_what_cannot_be_run_here_is_no_failing_policy(shop: Shop, tmp_path: Path, job_file: str, said: str) -> None:
+    register(shop, overflowing_net(), tmp_path / "in")
+    python = python_running(tmp_path, job_file)
+    assert shop.cli("toolchain", "add", "odd", "--python", python, "--backend", "onnxruntime").code == 0
+    done = shop.cli("repair", "net", "--precision", "fp16", "--toolchain", "odd")
+    assert done.code == 3
+    assert f"net:1 fp16 for cpu cannot be repaired: {said.format(python=python)}" in done.err
+    assert "fails the policy" not in done.err
+    assert "export, the golden set" not in done.err
+    assert not (shop.path / "repairs").exists()
 
 
 def test_a_dry_run_names_the_suspects_and_writes_nothing(shop: Shop, tmp_path: Path) -> None:

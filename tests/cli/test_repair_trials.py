@@ -69,3 +69,19 @@ def test_what_failed_is_said_in_short() -> None:
     assert explain_failures(gates) == (
         "cosine of y 0.5, limit <= 0.99; run of y: run is bad; sqnr_db of y 1, limit <= 15; 1 more"
     )
+
+
+def test_where_no_gate_failed_those_that_were_skipped_are_said() -> None:
+    gates = (gate("finite", GateOutcome.PASS, measured=0.0, limit=0.0), gate("cosine", GateOutcome.SKIPPED))
+    assert explain_failures(gates) == "cosine of y: cosine is bad"
+
+
+def test_a_trial_that_could_not_be_run_is_tried_again_and_is_no_failure(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    book = Notebook.open(path)
+    unjudged = Judged(nodes=("a",), passed=False, reason="run of plan: gone", was_judged=False)
+    book.add(unjudged)
+    book.add(Judged(nodes=("b",), passed=False, reason="cosine"))
+    assert list(Notebook.open(path).trials) == [frozenset({"b"})]
+    assert unjudged.say() == "is not judged: run of plan: gone"
+    assert book.trials[frozenset({"b"})].say() == "fails: cosine"

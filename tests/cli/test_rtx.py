@@ -195,6 +195,16 @@ def test_an_engine_for_another_gpu_is_not_validated_and_says_why(bench: Bench) -
     assert bench.cli("validate", "lenet:1", "--target", "cpu").code == 0
 
 
+@pytest.mark.parametrize("words", [("int8", "--calibration", CALIBRATION), ("fp16",), ("fp16", "--dry-run")])
+def test_an_engine_that_cannot_run_here_is_not_built_to_be_repaired(bench: Bench, words: tuple[object, ...]) -> None:
+    refused = bench.cli("repair", "lenet:1", "--target", "sm_89", "--precision", *words)
+    assert refused.code == 3
+    assert (
+        f"lenet:1 {words[0]} for sm_89 cannot be repaired on this host: needs sm_89; this host has cpu" in refused.err
+    )
+    assert "judging" not in refused.err
+
+
 def test_it_is_promoted_only_over_its_gates_and_which_says_why_it_does_not_load(bench: Bench) -> None:
     refused = bench.cli("promote", "lenet:1", "--to", "production")
     assert refused.code == 3

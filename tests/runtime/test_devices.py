@@ -92,9 +92,9 @@ def test_devices_are_named_by_number_or_by_the_beginning_of_a_uuid() -> None:
     for wrong in (3, "GPU-dd", ""):
         with pytest.raises(UsageError, match="sees no device"):
             choose_devices(DEVICES, [wrong], engine)
-    with pytest.raises(NotFoundError, match=r"for sm_90, and here is GPU 1 \(sm_80\)"):
+    with pytest.raises(NotFoundError, match=r"for sm_90, and not for GPU 1 \(sm_80\)"):
         choose_devices(DEVICES, [1], engine)
-    with pytest.raises(NotFoundError, match="here is no GPU"):
+    with pytest.raises(NotFoundError, match="this host has no GPU"):
         choose_devices((), "all", engine)
 
 

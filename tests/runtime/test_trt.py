@@ -60,7 +60,7 @@ def test_a_plan_of_another_version_backend_or_target_is_never_loaded(tmp_path: P
 def test_a_plan_is_not_loaded_where_its_gpu_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "model.plan"
     path.write_bytes(PLAN)
-    with pytest.raises(RunError, match="there is no GPU of sm_9999 here"):
+    with pytest.raises(RunError, match="it needs a GPU of sm_9999, and this host has"):
         WorkerRunner(path, backend=Backend.TENSORRT, gpu=load_of("sm_9999"))
 
 

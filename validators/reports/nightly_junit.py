@@ -44,7 +44,8 @@ def _add_channel(root: Tree.Element, channel: Json) -> None:
         cell = cell_of(each["engine"])
         case = _case(suite, name, f"{cell}: gates")
         if each["verdict"] != "pass":
-            found = Tree.SubElement(case, "failure", type="gate", message=clean(f"{each['verdict']}"))
+            tag = "failure" if each["verdict"] == "fail" else "error"  # as in the report of one validation
+            found = Tree.SubElement(case, tag, type="gate", message=clean(f"{each['verdict']}"))
             found.text = "\n".join(clean(line) for line in each["failed"])
         for drift in each["drift"]:
             _add_drift(_case(suite, name, f"{cell}: {clean(drift['metric'])} over the nights"), drift)

@@ -98,7 +98,7 @@ def test_a_driver_that_tells_no_uuid_is_believed(driver: PretendDriver) -> None:
 
 
 def test_a_target_without_a_gpu_is_refused(driver: PretendDriver) -> None:
-    with pytest.raises(gpu.GpuError, match="there is no GPU of sm_120 here, but sm_90, sm_86"):
+    with pytest.raises(gpu.GpuError, match="it needs a GPU of sm_120, and this host has sm_90, sm_86"):
         gpu.use_gpu("sm_120")
     assert driver.current == -1
 
@@ -119,7 +119,7 @@ def test_a_broken_driver_means_no_gpu(driver: PretendDriver, function: str) -> N
 def test_a_driver_that_does_not_start_means_no_gpu(driver: PretendDriver) -> None:
     driver.init = 100
     assert gpu.list_gpus() == []
-    with pytest.raises(gpu.GpuError, match="there is no GPU of sm_90 here, but no GPU"):
+    with pytest.raises(gpu.GpuError, match="it needs a GPU of sm_90, and this host has no GPU"):
         gpu.use_gpu("sm_90")
 
 

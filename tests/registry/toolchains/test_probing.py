@@ -12,7 +12,7 @@ from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.toolchains import probe as job
 from modelreg.registry.toolchains.probing import Probe, ToolchainState, locate_python, look_again, probe_python
 from modelreg.registry.words import Backend
-from modelreg_testing.toolchains import answering_python, needs_rtx, pretend_backend, pretend_python
+from modelreg_testing.toolchains import answering_python, bare_python, needs_rtx, pretend_backend, pretend_python
 
 TRT, RTX, ORT = Backend.TENSORRT, Backend.TENSORRT_RTX, Backend.ONNXRUNTIME
 
@@ -123,6 +123,13 @@ def test_the_interpreter_is_a_path_a_venv_or_a_command(tmp_path: Path, monkeypat
     assert locate_python(str(tmp_path / "venv")) == str(python)
     monkeypatch.setenv("PATH", str(python.parent))
     assert locate_python("python") == str(python)
+    assert locate_python(str(tmp_path / "venv" / ".." / "venv" / "bin" / "python")) == str(python)
+    assert locate_python(str(tmp_path / "venv" / ".." / "venv")) == str(python)
+    elsewhere = tmp_path / "deep" / "link"
+    elsewhere.parent.mkdir()
+    elsewhere.symlink_to(tmp_path / "venv")  # its `..` is the folder of the venv, and not of the link
+    behind = f"{elsewhere}/../venv/bin/python"
+    assert locate_python(behind) == behind
     for nowhere in ("python9", str(tmp_path / "absent"), str(tmp_path)):
         with pytest.raises(ToolchainError, match="there is no interpreter"):
             locate_python(nowhere)
@@ -131,7 +138,40 @@ def test_the_interpreter_is_a_path_a_venv_or_a_command(tmp_path: Path, monkeypat
 def test_a_toolchain_as_registered_is_usable(tmp_path: Path) -> None:
     python = pretend_python(tmp_path, {"tensorrt_rtx": pretend_backend("1.6.1.120", targets=(86,))})
     standing = look_again(record_of(probe_python(str(python))))
-    assert (standing.state, standing.reason) == (ToolchainState.USABLE, "")
+    assert standing.state is ToolchainState.USABLE
+    assert "was" not in standing.reason
+
+
+MODULES = {"numpy": "", "cuda": "__path__ = [__file__ + '-parts']"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "absent", "said"),
+    [
+        ("tensorrt_rtx", (), ""),
+        (
+            "tensorrt_rtx",
+            ("numpy", "cuda"),
+            "builds only: numpy and cuda-bindings are missing, needed to run plans (validate, serve, bench): ",
+        ),
+        ("tensorrt", ("numpy",), "neither builds nor runs: numpy is missing, needed for both: "),
+    ],
+)
+def test_what_an_interpreter_lacks_to_run_plans_is_told(
+    tmp_path: Path, backend: str, absent: tuple[str, ...], said: str
+) -> None:
+    modules = {name: text for name, text in MODULES.items() if name not in absent}
+    python = bare_python(tmp_path, {backend: pretend_backend("10.3.0.26", targets=(86,)), **modules})
+    if "cuda" not in absent:
+        parts = tmp_path / "python-modules" / "cuda.py-parts" / "bindings"
+        parts.mkdir(parents=True)
+        for name in ("__init__", "runtime"):
+            (parts / f"{name}.py").write_text("")
+    probe = probe_python(str(python))
+    assert probe.lacks == tuple({"numpy": "numpy", "cuda": "cuda-bindings"}[name] for name in absent)
+    expected = f"{said}{python} -m pip install {' '.join(probe.lacks)}" if said else ""
+    assert (probe.say_lack(), look_again(record_of(probe)).reason) == (expected, expected)
+    assert look_again(record_of(probe)).state is ToolchainState.USABLE
 
 
 def test_an_upgrade_in_its_place_is_a_change(tmp_path: Path) -> None:

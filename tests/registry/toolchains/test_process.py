@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from modelreg.registry.errors import WorkerError
+from modelreg.registry.errors import ToolchainError, WorkerError
 from modelreg.registry.toolchains import process
 from modelreg.registry.toolchains.process import (
     Worker,
@@ -26,6 +26,8 @@ from modelreg.registry.toolchains.process import (
     WorkerProtocolError,
     WorkerTimeoutError,
 )
+from modelreg.registry.toolchains.shared import make_arenas
+from modelreg_testing.toolchains import bare_python
 from modelreg_testing.workers import is_alive, wait_until_gone, write_faults
 
 
@@ -277,6 +279,13 @@ def test_a_module_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     module.write_text("import no_such_backend\n")
     with pytest.raises(WorkerJobError, match="No module named 'no_such_backend'"):
         Worker.start(sys.executable, module, log_path=tmp_path / "log")
+
+
+def test_an_interpreter_without_numpy_says_so_and_what_to_install(tmp_path: Path) -> None:
+    python = str(bare_python(tmp_path, {}))
+    with pytest.raises(ToolchainError, match=f"{python} has no NumPy, which faults needs") as caught:
+        Worker.start(python, write_faults(tmp_path), log_path=tmp_path / "log", arenas=make_arenas())
+    assert caught.value.hint() == f"Install it there: {python} -m pip install numpy"
 
 
 def test_an_interpreter_that_is_none_says_so(tmp_path: Path) -> None:

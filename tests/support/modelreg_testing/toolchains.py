@@ -41,6 +41,13 @@ def pretend_python(folder: Path, modules: dict[str, str], *, name: str = "python
     return python
 
 
+def bare_python(folder: Path, modules: dict[str, str]) -> Path:
+    """Write an interpreter that has the standard library and these modules alone; return its path."""
+    python = pretend_python(folder, modules)
+    python.write_text(python.read_text().replace('"$@"', '-S "$@"'))
+    return python
+
+
 def answering_python(folder: Path, *, find: str, probe: str = "", name: str = "python") -> Path:
     """Write a program that speaks as a worker does and answers the jobs with these frames; return its path."""
     answers = {"find": find, "probe": probe}
