@@ -93,7 +93,7 @@ _TABLE: tuple[_Row, ...] = (
             steps=(
                 "a variant with FP16 weights and tensors is made from the source",
                 "the CPU stores FP16 and computes in FP32 between casts",
-                "accuracy is measured with the rounding of FP16 kept (mode `rounded`)",
+                "accuracy is measured with the rounding of FP16 kept (pass `rounded`)",
             ),
         ),
     ),

@@ -95,6 +95,7 @@ def find_ranges(
     if passes == 1 or not any(True for _ in ranges):  # with everything excluded there is nothing to count
         return FoundRanges(ranges=ranges, masked=masked)
     method, options = _histogram(how)
+    report(0.45, "calibrating: making ready for pass 2 of 2")  # which loads the network once more
     histograms = create(method, "histograms", options)
     histograms.collector = _seeded_collector(histograms, ranges, left_out=masked)
     for batch in _batches(calibration, report, 2, passes):

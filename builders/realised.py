@@ -69,7 +69,8 @@ def read_realised(plan: Path, model: Path, variant: Mapping[str, Any] | None) ->
         "note": "",
     }
     if variant is None:
-        return body | {"storage": stored_word(body["initialiser_bytes"]), "compute": _compute(ops)}
+        compute = _compute(ops) or _integer_word(optimised)
+        return body | {"storage": _plain_storage(body["initialiser_bytes"], compute), "compute": compute}
     made = onnx.load(model, load_external_data=False)
     return body | (
         _fp16(optimised, made, variant, ops) if variant["kind"] == "fp16" else _int8(optimised, made, variant)
@@ -81,6 +82,26 @@ def stored_word(size_bytes: Mapping[str, int]) -> str:
     halves = {"float16": "fp16", "bfloat16": "bf16"}
     found = [word for dtype, word in halves.items() if size_bytes.get(dtype)]
     return found[0] if found and not size_bytes.get("float32") else "fp32"
+
+
+def _plain_storage(size_bytes: Mapping[str, int], compute: str) -> str:
+    """Return in what the weights of an unconverted model are stored; where none are floating, what it computes in."""
+    if size_bytes.get("float32"):
+        return "fp32"
+    if size_bytes.get("float64"):
+        return "fp64"
+    return stored_word(size_bytes) if size_bytes.get("float16") or size_bytes.get("bfloat16") else compute
+
+
+def _integer_word(model: onnx.ModelProto) -> str:
+    """Return in what a graph without floating-point kernels computes: the type of most values that its nodes make."""
+    types = element_types(model)
+    made = [name for node in model.graph.node if node.op_type not in _CASTS for name in node.output]
+    counted = Counter(types[name] for name in made or [value.name for value in model.graph.output] if name in types)
+    if not counted:
+        return "fp32"
+    found = counted.most_common(1)[0][0]
+    return _WORDS.get(found) or str(TensorProto.DataType.Name(found)).lower()
 
 
 def _fp16(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[str, Any], ops: Json) -> Json:
@@ -104,9 +125,9 @@ def _fp16(optimised: onnx.ModelProto, made: onnx.ModelProto, variant: Mapping[st
             stayed.append(_label(node))
     wanted = initialiser_bytes(made.graph).get("float16", 0)
     found = initialiser_bytes(optimised.graph).get("float16", 0)
-    compute = _compute(ops)
+    compute = _compute(ops) or "fp32"
     note = (
-        "" if compute == "fp16" else "stored in FP16, computed in FP32 between casts: check accuracy in mode `rounded`"
+        "" if compute == "fp16" else "stored in FP16, computed in FP32 between casts: judged in the pass `rounded` too"
     )
     return {
         "storage": "fp16" if 2 * found >= wanted else "fp32",
@@ -187,14 +208,12 @@ def _is_integer(node: onnx.NodeProto) -> bool:
 
 
 def _compute(ops: Mapping[str, Mapping[str, int]]) -> str:
-    """Return in what the weighted kernels compute, or all kernels where none has weights."""
+    """Return in what the weighted kernels compute, or all kernels where none has weights; "" where none is floating."""
     counted = {word: sum(n for op, n in each.items() if op in _KERNEL_OPS) for word, each in ops.items()}
     if not any(counted.values()):
         counted = {word: sum(each.values()) for word, each in ops.items()}
-    half, single = counted.get("fp16", 0), counted.get("fp32", 0)
-    if half and single:
-        return "mixed"
-    return "fp16" if half else "fp32"
+    found = [word for word in ("fp16", "bf16", "fp32", "fp64") if counted.get(word)]
+    return "mixed" if len(found) > 1 else "".join(found)
 
 
 def _count_ops(model: onnx.ModelProto) -> dict[str, dict[str, int]]:

@@ -10,6 +10,7 @@ from modelreg.cli.build_choices import ChosenCells, Refusal, name_cell, sort_out
 from modelreg.cli.build_outcomes import FilledCell, cell_document, print_cells, say_logs, summarise_failures
 from modelreg.cli.context import Invocation, Registry
 from modelreg.cli.executors import Place, open_executor
+from modelreg.cli.larger import note_larger
 from modelreg.cli.next_steps import print_next
 from modelreg.cli.progress import Board, Tell, interrupted_by_signals
 from modelreg.cli.render import print_document, print_warning
@@ -40,6 +41,7 @@ def build_all(invocation: Invocation, registry: Registry, chosen: ChosenCells, p
         print_document({"cells": [cell_document(cell) for cell in cells]})
     else:
         print_cells(cells, no_color=invocation.no_color)
+    note_larger(registry, chosen.wanted.version, {cell.engine.id for cell in cells if cell.engine is not None})
     return _conclude(invocation, registry, chosen, cells)
 
 

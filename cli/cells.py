@@ -44,10 +44,14 @@ def explain_realised(engine: EngineRecord) -> str:
     parts = []
     if realised.get("eligible"):
         parts.append(f"{realised['converted']} of {realised['eligible']} nodes are {engine.precision}")
+    is_mixed = realised.get("compute") == "mixed"
+    if is_mixed and not realised.get("kept"):
+        parts.append("MIXED: some nodes compute in a higher precision")
     if realised.get("kept"):
         kept = realised["kept"]
         more = f" and {len(kept) - _SHOWN_NODES} more" if len(kept) > _SHOWN_NODES else ""
-        parts.append(f"kept in a higher precision: {', '.join(kept[:_SHOWN_NODES])}{more}")
+        mixed = "MIXED: " if is_mixed else ""
+        parts.append(f"{mixed}kept in a higher precision: {', '.join(kept[:_SHOWN_NODES])}{more}")
     checked = realised.get("checked", {})
     if checked.get("runs") == 0:
         parts.append(f"not run: {checked.get('reason')}")

@@ -44,15 +44,11 @@ class Reporter:
         if not self._is_live:
             yield _LineBoard(verbose=self._verbose)
             return
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress
 
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[doing]}", markup=False),
-        )
-        with Progress(*columns, console=self._console(), transient=True) as progress:
+        from modelreg.cli.bars import step_columns
+
+        with Progress(*step_columns(), console=self._console(), transient=True) as progress:
             yield _LiveBoard(progress, total=total)
 
     @contextmanager
@@ -65,24 +61,11 @@ class Reporter:
             if count.done >= _WORTH_SAYING_BYTES:
                 print_note(f"{label}: {size(count.done)} in {time.monotonic() - started:.1f} s")
             return
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            FileSizeColumn,
-            Progress,
-            ProgressColumn,
-            TextColumn,
-            TransferSpeedColumn,
-        )
+        from rich.progress import Progress
 
-        done: ProgressColumn = FileSizeColumn() if total is None else DownloadColumn(binary_units=True)
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            done,
-            TransferSpeedColumn(),
-        )
-        with Progress(*columns, console=self._console(), transient=True) as progress:
+        from modelreg.cli.bars import byte_columns
+
+        with Progress(*byte_columns(), console=self._console(), transient=True) as progress:
             task = progress.add_task(label, total=total)
             yield lambda size_bytes: progress.update(task, advance=size_bytes)
 

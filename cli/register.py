@@ -111,8 +111,9 @@ def command(
     """Register MODEL.onnx, with its external data, as a version of NAME.
 
     The same bytes give the same version back. With --reference or --golden, the version gets a golden set: inputs
-    and the outputs that every engine is compared with. Everything is checked before anything is written. With -v, what
-    the reference prints is shown.
+    and the outputs that every engine is compared with. Everything is checked before anything is written: what ONNX's
+    checker refuses, and nodes whose inputs cannot go together by its shape inference, are refused; declared shapes that
+    are wrong, and what some backends do not take, are warned of. With -v, what the reference prints is shown.
     """
     wanted = GoldenSource(
         golden=golden,

@@ -10,40 +10,48 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import onnx
-from onnx import checker, helper, shape_inference
+from onnx import checker, helper
 
 from modelreg.registry.errors import SourceError
+from modelreg.registry.sources.inference import find_contradiction, infer
 from modelreg.registry.sources.lint import inner_graphs
 from modelreg.registry.sources.tensors import is_hollow
+from modelreg.registry.sources.wiring import check_wiring
 
 _INFERENCE_LIMIT_BYTES = 32 * 1024 * 1024
 _EXPANDED_LIMIT = 100_000
 _CALL_DEPTH = 50
 _MESSAGE_LENGTH = 300
+_CHECK_HINT = "onnx.checker.check_model says the same: what exported or edited the model is at fault."
+_RUN_HINT = "No backend builds it: export it again. onnx.checker.check_model(FILE, full_check=True) says the same."
 
 
 def check_model(model: onnx.ModelProto, *, name: str) -> tuple[str, ...]:
     """
     Check a stripped model as onnx defines validity; return what shape inference finds odd.
 
-    A declared shape that contradicts the graph is a warning, not an error: runtimes use the one they compute.
+    A declared shape that contradicts the graph is a warning, not an error: runtimes use the one they compute. What
+    contradicts itself without any declaration runs nowhere, and is refused.
 
     Raises:
-        SourceError: onnx.checker refuses the model.
+        SourceError: onnx.checker refuses the model, or inputs of a node cannot go together.
     """
+    check_wiring(model, name=name)
     try:
         filled, is_exact = without_hollow_tensors(model)
         data = filled.SerializeToString()
         checker.check_model(data)
     except Exception as error:
-        raise SourceError(f"{name} is not a valid ONNX model: {_one_line(error)}") from error
+        raise SourceError(f"{name} is not a valid ONNX model: {_one_line(error)}", hint=_CHECK_HINT) from error
     if not is_exact or len(data) > _INFERENCE_LIMIT_BYTES or _expanded_nodes(filled) > _EXPANDED_LIMIT:
         return ()
-    try:
-        shape_inference.infer_shapes(data, check_type=True, strict_mode=True)
-    except Exception as error:
-        return (f"shape inference disagrees with the model: {_one_line(error)}",)
-    return ()
+    disagreement = infer(filled)
+    if not disagreement:
+        return ()
+    contradiction = find_contradiction(filled)
+    if contradiction:
+        raise SourceError(f"{name} runs nowhere: {_cut(contradiction)}", hint=_RUN_HINT)
+    return (f"shape inference disagrees with what the model declares: {_cut(disagreement)}",)
 
 
 def without_hollow_tensors(model: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
@@ -180,5 +188,8 @@ def _expanded_nodes(model: onnx.ModelProto) -> int:
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
+    return _cut(" ".join(str(error).split()))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _MESSAGE_LENGTH else text[: _MESSAGE_LENGTH - 1] + "…"

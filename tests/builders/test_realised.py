@@ -39,6 +39,22 @@ def test_fp32_is_counted_by_op(tmp_path: Path) -> None:
     assert list(realised["initialiser_bytes"]) == ["float32"]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "word"), [("float64", "fp64"), ("int32", "int32"), ("int64", "int64"), ("float32", "fp32")]
+)
+def test_what_is_not_converted_is_called_what_it_is(tmp_path: Path, dtype: str, word: str) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    model = make_model(
+        [helper.make_node("Add", ["x", "w"], ["a"]), helper.make_node("Mul", ["a", "x"], ["y"])],
+        inputs=[value("x", ["N", 4], kind)],
+        outputs=[value("y", ["N", 4], kind)],
+        initializers=[weight("w", np.ones(4, dtype))],
+    )
+    source = save(model, tmp_path / "m.onnx")
+    realised = read_realised(optimise(source, tmp_path / "p.onnx"), source, None)
+    assert (realised["storage"], realised["compute"]) == (word, word)
+
+
 def half_net(*, forgotten: bool = False) -> onnx.ModelProto:
     """Two dense FP16 layers between casts; with `forgotten`, the second one was left in FP32."""
     half = np.ones((4, 4), np.float16)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from modelreg.cli.cells import count_outcomes, explain_gate, say_outcomes
+from modelreg.cli.cells import count_outcomes, explain_gate, explain_realised, say_outcomes
 from modelreg.registry.records import GateResult
-from modelreg.registry.words import GateOutcome
-from modelreg_testing.records import make_gate
+from modelreg.registry.words import GateOutcome, Precision
+from modelreg_testing.records import make_engine, make_gate
 
 PASS, FAIL, SKIPPED, ERROR = GateOutcome.PASS, GateOutcome.FAIL, GateOutcome.SKIPPED, GateOutcome.ERROR
 
@@ -51,6 +53,18 @@ def test_a_skipped_gate_is_told_from_a_failed_one(gates: list[GateResult], sente
 )
 def test_a_gate_that_did_not_pass_is_explained_once(gate: GateResult, sentence: str) -> None:
     assert explain_gate(gate) == sentence
+
+
+@pytest.mark.parametrize(
+    ("realised", "said"),
+    [
+        ({"compute": "mixed", "kept": ["c1 (Conv)"]}, "MIXED: kept in a higher precision: c1 (Conv)"),
+        ({"compute": "mixed"}, "MIXED: some nodes compute in a higher precision"),
+        ({"compute": "int8"}, ""),
+    ],
+)
+def test_mixed_is_explained(realised: dict[str, object], said: str) -> None:
+    assert explain_realised(replace(make_engine(3, Precision.INT8), realised=realised)) == said
 
 
 def test_a_gate_of_the_records_is_explained() -> None:

@@ -65,6 +65,28 @@ def test_on_a_terminal_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "\x1b[3" not in terminal.getvalue()
 
 
+def test_a_long_text_leaves_the_bar_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = Terminal()
+    with redirect_stderr(terminal), Reporter(no_color=True).step("building lenet:1 int8 for cpu") as tell:
+        tell(1.0, "calibrating, pass 1 of 2: 32 of 32 samples")
+    lines = [line for line in terminal.getvalue().splitlines() if "calibrating" in line]
+    assert "━" * 20 in lines[-1]
+    assert lines[-1].rstrip().endswith("…")
+
+
+def test_bars_count_in_the_units_of_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for total in (4096, None):
+        terminal = Terminal()
+        with redirect_stderr(terminal), Reporter(no_color=True).counting_bytes("storing", total=total) as count:
+            count(2048)
+        assert ("2.0 KiB of 4.0 KiB" if total else "2.0 KiB") in terminal.getvalue()
+        assert "kB" not in terminal.getvalue()
+        assert " bytes/s" not in terminal.getvalue()
+
+
 @pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, KeyboardInterrupt), (signal.SIGHUP, HangUp)])
 def test_a_signal_ends_the_work_as_ctrl_c_does_and_only_meanwhile(number: int, raised: type[BaseException]) -> None:
     before = signal.getsignal(number)

@@ -43,6 +43,21 @@ def golden_of(model: onnx.ModelProto, *, samples: int = 6) -> dict[str, NDArray[
     return {f"input.{spec.name}": inputs, f"output.{output.name}": answer.astype(np.float32)}
 
 
+def test_a_model_that_runs_nowhere_is_refused_before_anything_is_written(shop: Shop, tmp_path: Path) -> None:
+    model = onnx_models.mlp()
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    first = weights[model.graph.node[0].input[1]]
+    rows, columns = first.dims
+    first.CopyFrom(onnx_models.weight(first.name, np.zeros((rows, columns + 1), np.float32)))
+    before = contents(shop)
+    refused = shop.cli("register", "lenet", onnx_models.save(model, tmp_path / "bad.onnx"))
+    assert refused.code == 1
+    assert "bad.onnx runs nowhere: " in refused.err
+    assert f"{first.name} float32[{rows}, {columns + 1}]" in refused.err
+    assert "hint: No backend builds it" in refused.err
+    assert contents(shop) == before
+
+
 def test_a_model_becomes_a_version_and_the_same_bytes_the_same_version(shop: Shop, lenet: Path) -> None:
     first = shop.cli("register", "lenet", lenet, "-m", "first", "--tag", "run=7", "--tag", "set=a=b")
     assert first.code == 0

@@ -141,6 +141,54 @@ def test_a_wrong_declared_shape_is_a_warning_since_runtimes_run_it() -> None:
     assert "(10) vs (11)" in warning
 
 
+def one_node(op: str, *inputs: str, name: str = "node", domain: str = "") -> onnx.ModelProto:
+    """Return a model of one node behind `x` of 4 columns, with weights of 4 and of 5 rows, and of another type."""
+    return onnx_models.make_model(
+        [helper.make_node(op, ["x", *inputs], ["y"], name=name, domain=domain)],
+        inputs=[onnx_models.value("x", ["N", 4])],
+        outputs=[onnx_models.value("y", ["N", 3])],
+        initializers=[
+            onnx_models.weight("w4", np.zeros((4, 3), np.float32)),
+            onnx_models.weight("w5", np.zeros((5, 3), np.float32)),
+            onnx_models.weight("double", np.zeros((4, 3), np.float64)),
+        ],
+        opsets=[("", 17), ("com.example", 1)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "fact"),
+    [
+        (
+            one_node("MatMul", "w5", name="fc1"),
+            "node 'fc1' (MatMul) cannot take x float32[N, 4] with w5 float32[5, 3]: Incompatible dimensions for matrix"
+            " multiplication",
+        ),
+        (one_node("Gemm", "w5", name=""), "the Gemm that makes 'y' cannot take x float32[N, 4] with w5 float32[5, 3]"),
+        (
+            one_node("MatMul", "double"),
+            "node 'node' (MatMul) cannot take x float32[N, 4] with double float64[4, 3]: B has inconsistent type",
+        ),
+    ],
+)
+def test_inputs_that_cannot_go_together_run_nowhere_and_are_refused(model: onnx.ModelProto, fact: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        check_model(model, name="m")
+    assert str(caught.value).startswith(f"m runs nowhere: {fact}")
+    assert "No backend builds it" in caught.value.hint()
+
+
+def test_beside_an_operator_that_onnx_does_not_know_nothing_is_proved() -> None:
+    model = one_node("MatMul", "w4")
+    assert check_model(model, name="m") == ()
+    model.graph.node.insert(0, helper.make_node("Odd", ["x"], ["odd"], domain="com.example"))
+    model.graph.node[1].input[0] = "odd"
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 7
+    assert check_model(model, name="m") == ()
+    model.graph.value_info.append(onnx_models.value("odd", ["N", 5]))
+    assert check_model(model, name="m") == ()
+
+
 def test_a_long_complaint_is_cut() -> None:
     node = helper.make_node("N" * 1000, ["x"], ["y"])
     model = onnx_models.make_model([node], inputs=[onnx_models.value("x", [1])], outputs=[])
