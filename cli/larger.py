@@ -38,8 +38,8 @@ def say_larger(engines: Sequence[EngineRecord], made: Collection[int]) -> list[s
             times = engine.size_bytes / sibling.size_bytes
             lines.append(
                 f"note: engine {engine.id} ({engine.target.name} {engine.precision}) takes {size(engine.size_bytes)},"
-                f" {times:.1f} times what {sibling.precision} takes (engine {sibling.id}): is it faster? The gate `gain`"
-                " of `validate` measures it"
+                f" {times:.1f} times what {sibling.precision} takes (engine {sibling.id}): is it faster? The"
+                " gate `gain` of `validate` measures it"
             )
     return lines
 

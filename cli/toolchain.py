@@ -69,7 +69,7 @@ def add(invocation: Invocation, *, name: str, python: str, backend: Backend | No
     path = locate_python(python)
     if not dry_run:
         registry.require_writable_database()
-    with invocation.reporter().step(f"probing {python}"):
+    with invocation.reporter().step(f"probing {path}"):
         probe = probe_python(path, backend=backend)
     is_new = True
     if not dry_run:

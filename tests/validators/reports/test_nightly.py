@@ -121,6 +121,11 @@ def test_junit_has_a_case_for_everything_that_was_tried(tmp_path: Path) -> None:
     # The verdict, one drift, the drill; and the findings of kinds that no case shows, from `problem` on.
     assert (junit.failures, junit.errors, junit.skipped) == (4, 1, 2)
     assert {suite.name for suite in junit} == {"registry", "x@x", "x@b"}
+    unrun = a_document("x")
+    unrun["channels"][0]["engines"][0]["verdict"] = "error"  # a gate that could not run has not failed
+    path.write_bytes(render_nightly_junit(unrun))
+    junit = JUnitXml.fromfile(str(path))
+    assert (junit.failures, junit.errors, junit.skipped) == (3, 2, 2)
 
 
 def test_markdown_says_what_to_read_below_each_finding() -> None:
