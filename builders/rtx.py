@@ -22,6 +22,8 @@ from modelreg.registry.plans import PlanHeader
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json
 
+AHEAD_OF_TIME = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_120", "sm_121")
+"""What TensorRT-RTX 1.4 to 1.7 compile for; what an installed one does is what it says when it is probed."""
 _JOBS = Path(__file__).with_name("trt_rtx.py")
 
 
