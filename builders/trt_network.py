@@ -38,7 +38,7 @@ def load_backend(names: Sequence[str], product: str) -> Any:
         BackendChangedError: None is, or it cannot be imported: libraries that it loads may be gone.
     """
     for name in names:
-        if importlib.util.find_spec(name) is not None:
+        if getattr(importlib.util.find_spec(name), "origin", None):  # an uninstallation may leave an empty folder
             try:
                 return importlib.import_module(name)
             except (ImportError, OSError) as error:

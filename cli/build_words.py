@@ -52,7 +52,9 @@ def say_profile(profile: dict[str, dict[str, list[int]]]) -> str:
     parts = []
     for name, points in profile.items():
         low, best, high = ("x".join(map(str, points[point])) or "a scalar" for point in _POINTS)
-        parts.append(f"{name} {low} alone" if low == best == high else f"{name} {low} to {high}, tuned for {best}")
+        parts.append(
+            f"{name} {low} and no other shape" if low == best == high else f"{name} {low} to {high}, tuned for {best}"
+        )
     return "; ".join(parts)
 
 

@@ -169,6 +169,6 @@ def test_a_preview_says_settings_and_each_warning_once(rtx: Shop, tmp_path: Path
     )
     assert planned.code == 0, planned.err
     assert planned.out.count("  memory pool WORKSPACE: 4 GiB\n") == 2
-    assert planned.out.count("  profile: image 16x1x28x28 alone\n") == 2
+    assert planned.out.count("  profile: image 16x1x28x28 and no other shape\n") == 2
     assert planned.err.count("warning: calibration input 'image' is 0 in all samples") == 1
     assert planned.err.count("4 calibration samples are few") == 1

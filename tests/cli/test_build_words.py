@@ -27,7 +27,7 @@ def test_profiles_say_what_an_engine_takes() -> None:
     free = {"image": {"min": [1, 3], "opt": [8, 3], "max": [64, 3]}}
     alone = {"image": {point: [16, 3] for point in ("min", "opt", "max")}}
     assert say_profiles({"build": {"profiles": [free]}}) == ["profile: image 1x3 to 64x3, tuned for 8x3"]
-    assert say_profiles({"build": {"profiles": [free, alone]}})[1] == "profile 1: image 16x3 alone"
+    assert say_profiles({"build": {"profiles": [free, alone]}})[1] == "profile 1: image 16x3 and no other shape"
     assert say_profiles({"build": {}}) == []
 
 

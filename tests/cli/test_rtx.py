@@ -189,7 +189,7 @@ def test_profiles_are_built_as_given(bench: Bench) -> None:
 
 def test_a_build_says_its_profile_and_what_to_validate_of_it(bench: Bench) -> None:
     built = bench.cli("build", "lenet:1", "--target", "sm_89", "--optShapes", "image:16x1x28x28")
-    assert built.err.count("profile: image 16x1x28x28 alone\n") == 1
+    assert built.err.count("profile: image 16x1x28x28 and no other shape\n") == 1
     assert "next: modelreg validate lenet:1, on a host that runs sm_89\n" in built.err
 
 
