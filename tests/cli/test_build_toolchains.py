@@ -88,3 +88,8 @@ def test_a_name_that_nobody_added_is_held_to_all_there_are(two: Shop) -> None:
     assert "there is no toolchain 'rtx7'" in refused.err
     assert "Did you mean 'rtx17', 'rtxb'?" in refused.err
     assert "There are: onnxruntime, rtx17, rtxb;" in refused.err
+
+
+def test_what_builds_on_workers_is_not_looked_for_here(two: Shop, tmp_path: Path) -> None:
+    (tmp_path / "rtxb" / "python").unlink()
+    assert chosen(two, "--executor", "dask://127.0.0.1:9") == [("rtxb", "build")]
