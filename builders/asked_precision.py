@@ -8,9 +8,9 @@ from modelreg.registry.errors import PrecisionError
 from modelreg.registry.words import Json, Precision
 
 
-def require_precision(realised: Json, *, asked: Precision) -> None:
+def require_precision(realised: Json, *, asked: Precision, excluded: Collection[str] = ()) -> None:
     """
-    Refuse a plan that did not become what was asked.
+    Refuse a plan that did not become what was asked; `excluded` is what the user kept from being converted.
 
     Raises:
         PrecisionError: Names the nodes that stayed in a higher precision.
@@ -34,11 +34,11 @@ def require_precision(realised: Json, *, asked: Precision) -> None:
     if asked not in (Precision.FP32, Precision.BEST) and not realised.get("converted"):
         raise PrecisionError(
             f"{asked} was asked, but no node became {asked}: {realised.get('note') or 'nothing was eligible'}",
-            hint="Build fp32 instead, or exclude fewer nodes.",
+            hint="Exclude fewer nodes, or build fp32 instead." if excluded else "Build fp32 instead.",
         )
     if asked in (Precision.FP16, Precision.BF16) and realised.get("storage") != str(asked):
         raise PrecisionError(
-            f"{asked} was asked, but the plan stores its weights in FP32", hint=_advise_on_storage(realised)
+            f"{asked} was asked, but the plan stores its weights in FP32", hint=_advise_on_storage(realised, excluded)
         )
 
 
@@ -50,7 +50,7 @@ def may_become(realised: Json, pinned: Collection[str], recipe: Json) -> bool:
     return any(name not in pinned for name in kept)
 
 
-def _advise_on_storage(realised: Json) -> str:
+def _advise_on_storage(realised: Json, excluded: Collection[str]) -> str:
     if "flags" in realised:  # of TensorRT, whose levels fold no casts
-        return "Exclude fewer nodes: all those with weights stay in FP32."
+        return "Exclude fewer nodes: all those with weights stay in FP32." if excluded else "Build fp32 instead."
     return "Build with optimisation level `extended` or lower: `all` folds the casts of weights."

@@ -98,8 +98,8 @@ def check_calibration_set(options: CalibrationOptions, signature: Signature) -> 
         rows, warnings = _choose(count, options, multiple)
         if not rows:
             raise GoldenSetError(f"{options.path} has {count} samples, fewer than the model's batch of {multiple}")
-        for key in keys.values():
-            _check_finite(tensors, key, options.path)
+        for name, key in keys.items():
+            warnings += _check_values(tensors, key, name, options.path)
     digest = file_digest(options.path)
     return CalibrationSet(path=options.path, digest=digest, keys=keys, rows=rows, batch=batch, warnings=tuple(warnings))
 
@@ -193,17 +193,29 @@ def _choose(count: int, options: CalibrationOptions, multiple: int) -> tuple[tup
     return tuple(sorted(random.Random(options.seed).sample(range(count), used))), warnings  # noqa: S311
 
 
-def _check_finite(tensors: TensorSet, key: str, path: Path) -> None:
+def _check_values(tensors: TensorSet, key: str, name: str, path: Path) -> list[str]:
+    """Refuse values that are not finite; return a warning where they tell nothing of what production will send."""
     import numpy as np  # noqa: PLC0415 - see check_calibration_set
 
     from modelreg.registry.tensor_sets import row_chunks  # noqa: PLC0415
 
-    for start, stop in row_chunks(tensors.tensors[key], chunk_bytes=_BLOCK_BYTES):
+    info = tensors.tensors[key]
+    first: Any = None
+    are_same = True
+    for start, stop in row_chunks(info, chunk_bytes=_BLOCK_BYTES):
         block = tensors.read(key, start, stop)
         if block.dtype.kind not in "fc":
-            return
-        flat = np.isfinite(block.reshape(stop - start, -1)).all(axis=1)
+            return []
+        rows = block.reshape(stop - start, -1)
+        flat = np.isfinite(rows).all(axis=1)
         if not flat.all():
             raise GoldenSetError(
                 f"{key!r} in {path} holds NaN or infinity, first in sample {start + int(flat.argmin())}"
             )
+        first = rows[0].copy() if first is None else first
+        are_same = are_same and bool((rows == first).all())
+    if not are_same:
+        return []
+    if bool((first == first[0]).all()):
+        return [f"calibration input {name!r} is {first[0]:g} in all samples: {_ADVICE}"]
+    return [f"calibration input {name!r} is the same in all samples: {_ADVICE}"] if info.rows > 1 else []

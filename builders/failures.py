@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from modelreg.registry.errors import BuildError, PrecisionError
+from modelreg.registry.errors import BuildError, PrecisionError, ToolchainError
 from modelreg.registry.toolchains.process import WorkerJobError
 
-_EXPLAINED = ("VariantError", "NothingToConvertError", "OrtBuildError", "OrtRunError", "TensorRTError", "GpuError")
+_EXPLAINED = (
+    "VariantError",
+    "NothingToConvertError",
+    "OrtBuildError",
+    "OrtRunError",
+    "TensorRTError",
+    "BackendChangedError",
+    "GpuError",
+)
 """Exceptions of our job files: their message is written for the user."""
+
+_OF_THE_TOOLCHAIN = ("ImportError", "ModuleNotFoundError", "BackendChangedError")
+"""Exceptions that say that an interpreter no longer has what it was registered with."""
 
 
 def build_error(error: WorkerJobError) -> BuildError:
@@ -15,5 +26,10 @@ def build_error(error: WorkerJobError) -> BuildError:
     message = " ".join(str(error).split())
     if error.remote_type not in _EXPLAINED:
         message = f"{error.remote_type}: {message}"
-    kind = PrecisionError if error.remote_type == "NothingToConvertError" else BuildError
-    return kind(message[:800], hint=str(hint) if hint else "")
+    return _kind(error.remote_type)(message[:800], hint=str(hint) if hint else "")
+
+
+def _kind(remote_type: str) -> type[BuildError]:
+    if remote_type in _OF_THE_TOOLCHAIN:
+        return ToolchainError
+    return PrecisionError if remote_type == "NothingToConvertError" else BuildError

@@ -9,15 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelreg.builders.asked_precision import may_become, require_precision
+from modelreg.builders.failures import build_error
 from modelreg.builders.graph_sizes import EXTERNAL_BYTES
-from modelreg.builders.interface import BuildRequest, BuildResult, OnProgress
+from modelreg.builders.interface import BuildRequest, BuildResult, OnProgress, ToolchainSpec
 from modelreg.builders.materials import CellFiles, KnownMaterials, golden_inputs
 from modelreg.builders.planning import CellRequest, PreparedCell, prepare_cell
 from modelreg.builders.variants import VariantWorker
 from modelreg.registry.contents import StoredFile
 from modelreg.registry.database import Database
+from modelreg.registry.errors import BuildError, ToolchainError
 from modelreg.registry.scratch import scratch_folder
 from modelreg.registry.storage.interface import Storage
+from modelreg.registry.toolchains.process import WorkerJobError
 from modelreg.registry.words import Json
 
 PREFERRED = "preferred in each"
@@ -93,7 +96,8 @@ def make_plan(
             progress(0.5, again)
             steps = (*steps, again)
             result, realised = _build_and_read(prepared, worker, replace(request, is_preferred=True), progress)
-    require_precision(realised, asked=cell.precision)
+    excluded = (*options.nodes_to_exclude, *options.op_types_to_exclude)
+    require_precision(realised, asked=cell.precision, excluded=excluded)
     checked = {"checked": result.checked, "translation": list(steps)}
     return MadePlan(result=result, stored=stored, made=made, realised={**realised, **checked})
 
@@ -102,7 +106,14 @@ def _build_and_read(
     prepared: PreparedCell, worker: VariantWorker, request: BuildRequest, progress: OnProgress
 ) -> tuple[BuildResult, Json]:
     """Return the plan, and what it became."""
-    result = prepared.builder.build(prepared.request.cell.toolchain, request, _part(progress, 0.5, 0.95))
+    toolchain = prepared.request.cell.toolchain
+    try:
+        result = prepared.builder.build(toolchain, request, _part(progress, 0.5, 0.95))
+    except BuildError as error:
+        advised = _name_toolchain(error, toolchain)
+        if advised is error:
+            raise
+        raise advised from error
     realised = worker.inspect(
         result.files[0],
         request.model,
@@ -112,6 +123,14 @@ def _build_and_read(
         on_progress=_part(progress, 0.95, 0.98),
     )
     return result, realised
+
+
+def _name_toolchain(error: BuildError, toolchain: ToolchainSpec) -> BuildError:
+    """Return the error with where to look, where it is the toolchain that cannot be used."""
+    found = build_error(error) if isinstance(error, WorkerJobError) else error
+    if isinstance(found, ToolchainError) or not Path(toolchain.python).is_file():
+        found.advise(f"It is toolchain {toolchain.name}: `modelreg toolchain list` shows whether it can be used.")
+    return found
 
 
 @contextmanager

@@ -23,11 +23,20 @@ _CALIBRATED = (Precision.INT8, Precision.FP8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRequest:
-    """A cell to fill, and what the user says about it; `rebuild` means that no earlier engine is reused."""
+    """
+    A cell to fill, and what the user says about it.
+
+    Attributes:
+        cell: The cell.
+        options: What the user says.
+        rebuild: Whether no earlier engine is reused.
+        toolchain_fault: Why the toolchain cannot be used now, or an empty string; an earlier engine is reused still.
+    """
 
     cell: Cell
     options: BuildOptions
     rebuild: bool = False
+    toolchain_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,7 @@ class CellPlan:
     request: CellRequest
     action: str
     reason: str
+    hint: str = ""
     steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     recipe: Json | None = None
@@ -92,6 +102,16 @@ def prepare_cell(request: CellRequest) -> PreparedCell:
     )
 
 
+def toolchain_error(request: CellRequest) -> CellRefusedError:
+    """Return what is said of a cell that has to be built with a toolchain that cannot be used."""
+    name = request.cell.toolchain.name
+    return CellRefusedError(
+        f"toolchain {name} cannot be used: {request.toolchain_fault}",
+        hint="`modelreg toolchain list` shows the state of each; `modelreg toolchain add NAME --python PATH` registers"
+        f" what is there now, `modelreg toolchain remove {name}` takes it out of use.",
+    )
+
+
 def spare_unconverted(requests: Sequence[CellRequest]) -> list[CellRequest]:
     """
     Return the requests, those that convert nothing without what is to be excluded from conversion.
@@ -125,8 +145,11 @@ def _plan(request: CellRequest, database: Database) -> CellPlan:
     except UsageError:
         raise  # the command line is wrong, whatever the cell
     except ModelregError as error:
-        return CellPlan(request=request, action="refuse", reason=str(error))
+        return CellPlan(request=request, action="refuse", reason=str(error), hint=error.hint())
     existing = None if request.rebuild else find_existing(prepared, database)
+    if existing is None and request.toolchain_fault:
+        unusable = toolchain_error(request)
+        return CellPlan(request=request, action="refuse", reason=str(unusable), hint=unusable.hint())
     return CellPlan(
         request=request,
         action="build" if existing is None else "reuse",

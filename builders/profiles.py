@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -43,13 +45,27 @@ def parse_shapes(text: str) -> dict[str, Shape]:
         name = name.strip("'\"")
         numbers = written.split("x") if written not in ("", "scalar") else []
         if not found or not name or not all(number.isascii() and number.isdigit() for number in numbers):
-            raise UsageError(f"shape {part.strip()!r} is not NAME:1x3x224x224", hint="Several are joined by commas.")
+            raise UsageError(f"shape {part.strip()!r} is not NAME:1x3x224x224", hint=_shape_hint(text, part.strip()))
         if name in shapes:
             raise UsageError(f"input {name!r} has two shapes in {text!r}")
         if any(len(number.lstrip("0")) > _DIGITS or int(number) > _LONGEST for number in numbers):
             raise UsageError(f"input {name!r} cannot be that long", hint=f"A dimension is at most {_LONGEST}.")
         shapes[name] = tuple(int(number) for number in numbers)
     return shapes
+
+
+def _shape_hint(text: str, part: str) -> str:
+    """Return what is wrong with a shape, as far as its looks tell."""
+    name, found, _ = part.rpartition(":")
+    brackets = re.search(r"[\[({]\s*(\d+(?:\s*[,x ]\s*\d+)*)\s*[\])}]", text)
+    if brackets:
+        numbers = "x".join(re.findall(r"\d+", brackets[1]))
+        return f"Dimensions are joined by x, without brackets: {name or 'NAME'}:{numbers}."
+    if re.fullmatch(r"\d+(x\d+)*", part, re.ASCII):
+        return f"Write the input's name before it: NAME:{part}; `modelreg show` lists a version's inputs."
+    if found and name and re.search(r"-\d|[^\dx,\s-]", part.rpartition(":")[2]):
+        return "A dimension is a number: a profile gives free ones a range from --minShapes to --maxShapes."
+    return "Dimensions are joined by x, and the shapes of several inputs by commas."
 
 
 def pair_profiles(
@@ -123,7 +139,7 @@ def _resolve(profile: ProfileShapes, index: int, signature: Signature, free: Seq
                 raise UsageError(f"profile {index} has no shape for input {name!r}, which has free dimensions")
             continue
         body[name] = _complete(given)
-        _check(spec, body[name], f"profile {index}, input {name!r}")
+        _check(spec, body[name], f"profile {index}, input {name!r}", given=given)
     _check_symbols(body, specs, index)
     return {spec.name: {point: list(body[spec.name][point]) for point in _POINTS} for spec in free}
 
@@ -134,23 +150,30 @@ def _complete(given: Mapping[str, Shape]) -> dict[str, Shape]:
     return {"min": given.get("min", optimum), "opt": optimum, "max": given.get("max", optimum)}
 
 
-def _check(spec: TensorSpec, shapes: Mapping[str, Shape], where: str) -> None:
+def _check(spec: TensorSpec, shapes: Mapping[str, Shape], where: str, *, given: Mapping[str, Shape]) -> None:
+    """Hold the points of an input to the model; only what was `given` is named, since the rest follows from it."""
+    for point, shape in given.items():
+        _check_dimensions(spec, shape, f"{where}: {point}")
     for point, shape in shapes.items():
-        declared = spec.shape if spec.shape is not None else (None,) * len(shape)
-        if len(shape) != len(declared):
-            raise UsageError(
-                f"{where}: {_say(shape)} has {len(shape)} dimensions, the model takes {_say_declared(spec)}"
-            )
-        for axis, (length, fixed) in enumerate(zip(shape, declared, strict=True)):
-            if isinstance(fixed, int) and length != fixed:
-                raise UsageError(
-                    f"{where}: {point} {_say(shape)} has {length} in dimension {axis}, which is fixed at {fixed}"
-                )
-            if length < 1 and not isinstance(fixed, int) and point != "min":
-                raise UsageError(f"{where}: {point} {_say(shape)} is empty")
-    for low, high in (("min", "opt"), ("opt", "max")):
+        free = _free_axes(spec) if spec.shape is not None else range(len(shape))
+        if point != "min" and any(shape[axis] < 1 for axis in free):
+            raise UsageError(f"{where}: {point} {_say(shape)} is empty")
+    for low, high in itertools.combinations([point for point in _POINTS if point in given], 2):
         if any(a > b for a, b in zip(shapes[low], shapes[high], strict=True)):
             raise UsageError(f"{where}: {low} {_say(shapes[low])} is above {high} {_say(shapes[high])}")
+
+
+def _check_dimensions(spec: TensorSpec, shape: Shape, where: str) -> None:
+    declared = spec.shape if spec.shape is not None else (None,) * len(shape)
+    if len(shape) != len(declared):
+        example = "x".join(str(length) if isinstance(length, int) else "1" for length in declared) or "scalar"
+        raise UsageError(
+            f"{where} {_say(shape)} has {len(shape)} dimensions, the model takes {_say_declared(spec)}",
+            hint=f"Give all {len(declared)} of them, for example {spec.name}:{example}.",
+        )
+    for axis, (length, fixed) in enumerate(zip(shape, declared, strict=True)):
+        if isinstance(fixed, int) and length != fixed:
+            raise UsageError(f"{where} {_say(shape)} has {length} in dimension {axis}, which is fixed at {fixed}")
 
 
 def _check_symbols(body: Mapping[str, Mapping[str, Shape]], specs: Mapping[str, TensorSpec], index: int) -> None:

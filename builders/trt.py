@@ -15,12 +15,20 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 
 from modelreg.builders.trt_calibrator import PREFIX, set_calibrator
-from modelreg.builders.trt_config import configure, load_timing_cache, read_flags, save_timing_cache, set_flags
+from modelreg.builders.trt_config import (
+    configure,
+    hint_at_pools,
+    load_timing_cache,
+    read_flags,
+    save_timing_cache,
+    set_flags,
+)
 from modelreg.builders.trt_network import (
     check_edges,
     describe_edges,
     describe_layers,
     dtype_of,
+    load_backend,
     mark_taps,
     nodes_of,
     outputs_of,
@@ -35,6 +43,7 @@ Json = Dict[str, Any]
 Arrays = Dict[str, Any]
 Report = Callable[[Optional[float], str], None]
 
+_MODULES = ("tensorrt",)
 _PRODUCT = "TensorRT"
 _MAX_WARNINGS = 20
 _FLOATS = ("float32", "float16", "bfloat16")
@@ -48,8 +57,7 @@ def build(request: Json, arrays: Arrays, report: Report) -> Json:
 
     The layers as parsed and as built go to the file `request["layers"]`.
     """
-    import tensorrt as trt
-
+    trt = load_backend(_MODULES, _PRODUCT)
     gpu = use_gpu(request["target"])
     require_version(trt, request, _PRODUCT)
     log = make_log(trt, _PRODUCT)
@@ -98,7 +106,8 @@ def _build_plan(trt: Any, log: Any, request: Json, arrays: Arrays, report: Repor
         load_timing_cache(config, request["timing_cache"], log)
     log.require_no_error("does not accept the settings")
     report(0.05, "building for %s: kernels are timed, which can take minutes" % request["target"])
-    memory = log.require(builder.build_serialized_network(network, config), "cannot build it")
+    memory = builder.build_serialized_network(network, config)
+    memory = log.require(memory, "cannot build it", hint_at_pools(request, log.errors))
     log.require_no_error("reported an error and went on")
     plan = bytes(memory)
     Path(request["plan"]).write_bytes(plan)

@@ -70,6 +70,16 @@ def _set_pool(trt: Any, config: Any, name: str, size_bytes: int, log: Any) -> No
         raise TensorRTError("%s took %d bytes for the pool %s instead of %d" % (log.product, taken, name, size_bytes))
 
 
+def hint_at_pools(request: Json, errors: Sequence[str]) -> str:
+    """Return what to do where memory pools were limited and TensorRT says that it had too little, or nothing."""
+    pools = request.get("pools") or {}
+    text = " ".join(errors).lower()
+    if not pools or not any(word in text for word in ("workspace", "memory pool", "no implementation")):
+        return ""
+    limits = ", ".join("%s of %g MiB" % (name, size / (1 << 20)) for name, size in sorted(pools.items()))
+    return "The limit %s may be too small: raise it with --memPoolSize (sizes in MiB), or leave it out." % limits
+
+
 def _set_hardware_compatibility(trt: Any, config: Any, level: str, product: str) -> None:
     config.hardware_compatibility_level = trt.HardwareCompatibilityLevel.__members__[level]
     if config.hardware_compatibility_level.name != level:

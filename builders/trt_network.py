@@ -1,15 +1,18 @@
 """From an ONNX to a network of TensorRT or TensorRT-RTX, and what that network is. Python 3.8.
 
-Used by the job files of both; the backend's module is passed in.
+Used by the job files of both, which load their backend here; elsewhere its module is passed in.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
+import sys
 from typing import Any, Dict, List, Sequence, Tuple
 
 from modelreg.builders.trt_capabilities import has, version_numbers
-from modelreg.registry.toolchains.trt_log import TensorRTError, clean, join
+from modelreg.registry.toolchains.trt_log import BackendChangedError, TensorRTError, clean, join
 
 Json = Dict[str, Any]
 
@@ -27,11 +30,29 @@ _NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=\x1e|\s*\[ONNX Layer: |\s*\Z)", re.
 _SHAPING_KINDS = ("SHUFFLE", "SQUEEZE", "UNSQUEEZE")
 
 
+def load_backend(names: Sequence[str], product: str) -> Any:
+    """
+    Import the first of these modules that is installed.
+
+    Raises:
+        BackendChangedError: None is, or it cannot be imported: libraries that it loads may be gone.
+    """
+    for name in names:
+        if getattr(importlib.util.find_spec(name), "origin", None):  # an uninstallation may leave an empty folder
+            try:
+                return importlib.import_module(name)
+            except (ImportError, OSError) as error:
+                raise BackendChangedError(
+                    "%s cannot be imported in %s: %s" % (product, sys.executable, error)
+                ) from error
+    raise BackendChangedError("%s is not installed in %s" % (product, sys.executable))
+
+
 def require_version(trt: Any, request: Json, product: str) -> None:
     """Refuse an interpreter whose backend is no longer the one that was registered."""
     shared = min(len(version_numbers(trt.__version__)), len(version_numbers(request["version"])))
     if version_numbers(trt.__version__)[:shared] != version_numbers(request["version"])[:shared]:
-        raise TensorRTError(
+        raise BackendChangedError(
             "the toolchain was registered with %s %s, its interpreter has %s now"
             % (product, request["version"], trt.__version__),
             "Register what is there now: modelreg toolchain add",
@@ -117,7 +138,8 @@ def check_edges(network: Any, request: Json, product: str) -> None:
             is_narrowed = (wanted, found) == ("int64", "int32") and not has("int64", backend, request["version"])
             if found != wanted and not is_narrowed:
                 raise TensorRTError(
-                    "%s %r is %s in the source, and %s in %s" % (what, each.name, wanted, found, product)
+                    "%s %r is %s in the source, and %s in %s" % (what, each.name, wanted, found, product),
+                    "%s computes no float64: export the model in float32." % product if wanted == "float64" else "",
                 )
 
 

@@ -7,20 +7,18 @@ Everything that TensorRT refuses it says to its logger alone, so a logged error 
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from modelreg.builders.trt_capabilities import version_numbers
-from modelreg.builders.trt_config import configure, read_flags
+from modelreg.builders.trt_config import configure, hint_at_pools, read_flags
 from modelreg.builders.trt_network import (
     check_edges,
     describe_edges,
     describe_layers,
+    load_backend,
     mark_taps,
     parse_network,
     require_version,
@@ -41,7 +39,7 @@ def build(request: Json, _arrays: Json, report: Report) -> Json:
 
     The types of every layer go to the file `request["layers"]`.
     """
-    trt = _load()
+    trt = load_backend(_MODULES, _PRODUCT)
     require_version(trt, request, _PRODUCT)
     log = make_log(trt, _PRODUCT)
     builder = log.require(trt.Builder(log), "makes no builder")
@@ -57,7 +55,8 @@ def build(request: Json, _arrays: Json, report: Report) -> Json:
     report(0.3, "compiling for %s" % request["target"])
     plan = builder.build_serialized_network(network, config)
     build_s = time.monotonic() - began
-    log.require(plan, "cannot build it for %s" % request["target"], _hint(trt.__version__, log.errors))
+    hint = _hint(trt.__version__, log.errors) or hint_at_pools(request, log.errors)
+    log.require(plan, "cannot build it for %s" % request["target"], hint)
     log.require_no_error("reported an error and went on")
     report(0.9, "saving")
     Path(request["plan"]).write_bytes(plan)
@@ -72,13 +71,6 @@ def build(request: Json, _arrays: Json, report: Report) -> Json:
         **describe_edges(network),
         "warnings": log.warnings[:_MAX_WARNINGS],
     }
-
-
-def _load() -> Any:
-    for name in _MODULES:
-        if importlib.util.find_spec(name) is not None:
-            return importlib.import_module(name)
-    raise TensorRTError("%s is not installed in %s" % (_PRODUCT, sys.executable))
 
 
 def _hint(version: str, errors: List[str]) -> str:

@@ -17,7 +17,7 @@ from modelreg.cli.options import (
     positive_number,
     read_precisions,
     read_reference,
-    read_words,
+    read_targets,
     whole_number,
 )
 from modelreg.cli.render import print_document, print_line, print_note, print_warning
@@ -51,7 +51,7 @@ def _read_batches(value: str) -> tuple[int, ...]:
 @click.option("--pytorch", metavar="FILE.py:FACTORY", help="Time this PyTorch model, eager, in turns with these.")
 @click.option("--weights", type=click.Path(path_type=Path), metavar="FILE", help="Weights of the PyTorch model.")
 @list_option("--precision", "precisions", type=read_precisions, metavar="P,...", help="Only these precisions.")
-@list_option("--target", "targets", type=read_words, metavar="T,...", help="Only these targets.")
+@list_option("--target", "targets", type=read_targets, metavar="T,...", help="Only these targets.")
 @list_option("--batch", "batches", type=_read_batches, metavar="N,...", help="Batch sizes (default: 1,8,32).")
 @click.option(
     "--warmUp",

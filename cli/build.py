@@ -21,6 +21,7 @@ from modelreg.cli.options import (
     profile_options,
     read_precisions,
     read_reference,
+    read_targets,
     read_words,
     whole_number,
 )
@@ -64,7 +65,7 @@ _METHODS = ("entropy", "minmax", "percentile")
 @list_option(
     "--target",
     "targets",
-    type=read_words,
+    type=read_targets,
     default=("cpu",),
     metavar="T,...",
     help="What to build for: cpu, sm_86, ...",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from modelreg.cli.build_words import CellName, group_cells, say_cells, say_hints, say_reasons
 from modelreg.cli.cells import engine_document, say_realised
 from modelreg.cli.render import print_line, size
 from modelreg.cli.tables import Column, print_table
@@ -36,6 +37,11 @@ class FilledCell:
     error: ModelregError | None = None
 
     @property
+    def name(self) -> CellName:
+        """Return its precision and target."""
+        return self.precision, self.target
+
+    @property
     def status(self) -> str:
         """Return `built`, `reused`, `refused` or `failed`."""
         if self.error is not None:
@@ -60,8 +66,8 @@ def print_cells(cells: Sequence[FilledCell], *, no_color: bool) -> None:
         Column(header="BUILD", right=True),
     ]
     print_table(columns, [_row(cell, with_toolchain=is_mixed) for cell in cells], no_color=no_color)
-    for reason, unrun in _by_reason((_not_run(cell), cell) for cell in cells).items():
-        print_line(f"not run, {_say_cells(unrun)}: {reason}")
+    for reason, unrun in group_cells((_not_run(cell), cell.name) for cell in cells).items():
+        print_line(f"not run, {say_cells(unrun)}: {reason}")
     for cell in cells:
         if cell.replaces is not None and cell.engine is not None and cell.error is None:
             place = f"engine {cell.engine.id} stands in the place of engine {cell.replaces} (same recipe)"
@@ -100,13 +106,15 @@ def cell_document(cell: FilledCell) -> Json:
 
 
 def summarise_failures(failed: Sequence[FilledCell], *, of: int) -> BuildError:
-    """Return one error for all cells that failed, with the exit code they share, the first advice, and their logs."""
-    reasons = _by_reason((str(cell.error), cell) for cell in failed)
-    what = "; ".join(f"{_say_cells(cells)}: {reason}" for reason, cells in reasons.items())
-    hint = next((cell.error.hint() for cell in failed if cell.error is not None and cell.error.hint()), "")
-    error = BuildError(f"{len(failed)} of {of} engines were not built: {what}", hint=hint)
-    error.advise(say_logs(failed))
-    codes = {cell.error.exit_code for cell in failed if cell.error is not None}
+    """Return one error for all cells that failed, with the exit code they share, each advice once, and their logs."""
+    errors = [(cell.error, cell.name) for cell in failed if cell.error is not None]
+    what = say_reasons((str(error), name) for error, name in errors)
+    hints = say_hints([(error.hint(), name) for error, name in errors])
+    error = BuildError(
+        f"{len(failed)} of {of} engines were not built: {what}",
+        hint="\n".join(part for part in (hints, say_logs(failed)) if part),
+    )
+    codes = {each.exit_code for each, _ in errors}
     if len(codes) == 1:
         error.exit_code = codes.pop()
     return error
@@ -118,23 +126,3 @@ def say_logs(failed: Sequence[FilledCell]) -> str:
         f"`modelreg show {cell.reference} --log {cell.engine.id}`" for cell in failed if cell.engine is not None
     ]
     return f"Its log: {commands[0]}." if len(commands) == 1 else f"Logs: {', '.join(commands)}." if commands else ""
-
-
-def _by_reason(pairs: Iterable[tuple[str, FilledCell]]) -> dict[str, list[FilledCell]]:
-    """Return the cells of each reason; those without one are left out."""
-    grouped: dict[str, list[FilledCell]] = {}
-    for reason, cell in pairs:
-        if reason:
-            grouped.setdefault(reason, []).append(cell)
-    return grouped
-
-
-def _say_cells(cells: Sequence[FilledCell]) -> str:
-    """Return the cells in words: `fp32, fp16 for sm_86, sm_89`."""
-    precisions: dict[str, list[str]] = {}
-    for cell in cells:
-        precisions.setdefault(cell.target, []).append(cell.precision)
-    targets: dict[str, list[str]] = {}
-    for target, names in precisions.items():
-        targets.setdefault(", ".join(dict.fromkeys(names)), []).append(target)
-    return " and ".join(f"{names} for {', '.join(each)}" for names, each in targets.items())

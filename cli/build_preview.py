@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modelreg.cli.build_choices import ChosenCells, Refusal, name_cell
+from modelreg.cli.build_words import CellName, say_hints, say_profiles, say_settings
 from modelreg.cli.context import Invocation, Registry
 from modelreg.cli.render import print_document, print_line, print_warning
 from modelreg.registry.errors import BuildError
@@ -32,7 +33,14 @@ def preview(invocation: Invocation, registry: Registry, cells: ChosenCells) -> i
     from modelreg.cli.failures import report_after_result
 
     total = len(plans) + len(cells.refusals)
-    return report_after_result(BuildError(f"{refused} of {total} engines would be refused"))
+    refusals = [(plan.hint, _name(plan)) for plan in plans if plan.action == "refuse"]
+    hint = say_hints(refusals + [(each.error.hint(), each.name) for each in cells.refusals])
+    return report_after_result(BuildError(f"{refused} of {total} engines would be refused", hint=hint))
+
+
+def _name(plan: CellPlan) -> CellName:
+    cell = plan.request.cell
+    return str(cell.precision), cell.target
 
 
 def _print_plans(plans: list[CellPlan]) -> None:
@@ -41,19 +49,10 @@ def _print_plans(plans: list[CellPlan]) -> None:
         print_line(f"would {plan.action} {name_cell(plan.request)}{reason}")
         for step in plan.steps:
             print_line(f"  {step}")
-        for profile in (plan.recipe or {}).get("build", {}).get("profiles", []):
-            print_line(f"  profile: {say_profile(profile)}")
-        for warning in plan.warnings:
-            print_warning(warning)
-
-
-def say_profile(profile: dict[str, dict[str, list[int]]]) -> str:
-    """Return a profile in trtexec's spelling."""
-    parts = []
-    for name, points in profile.items():
-        shapes = ["x".join(map(str, points[point])) for point in ("min", "opt", "max")]
-        parts.append(f"{name} {shapes[0]} to {shapes[2]}, tuned for {shapes[1]}")
-    return "; ".join(parts)
+        for line in (*say_profiles(plan.recipe or {}), *say_settings(plan.recipe or {})):
+            print_line(f"  {line}")
+    for warning in dict.fromkeys(warning for plan in plans for warning in plan.warnings):
+        print_warning(warning)
 
 
 def _plan_document(plan: CellPlan) -> Json:
@@ -64,6 +63,7 @@ def _plan_document(plan: CellPlan) -> Json:
         "toolchain": cell.toolchain.name,
         "action": plan.action,
         "reason": plan.reason,
+        "hint": plan.hint,
         "steps": list(plan.steps),
         "warnings": list(plan.warnings),
         "recipe": plan.recipe,
@@ -77,6 +77,7 @@ def _refusal_document(refusal: Refusal) -> Json:
         "toolchain": refusal.toolchain,
         "action": "refuse",
         "reason": str(refusal.error),
+        "hint": refusal.error.hint(),
         "steps": [],
         "warnings": [],
         "recipe": None,

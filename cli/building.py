@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from modelreg.cli.build_choices import ChosenCells, Refusal, name_cell, sort_out
 from modelreg.cli.build_outcomes import FilledCell, cell_document, print_cells, say_logs, summarise_failures
+from modelreg.cli.build_words import say_hints, say_profiles
 from modelreg.cli.context import Invocation, Registry
 from modelreg.cli.executors import Place, open_executor
 from modelreg.cli.larger import note_larger
 from modelreg.cli.next_steps import print_next
 from modelreg.cli.progress import Board, Tell, interrupted_by_signals
-from modelreg.cli.render import print_document, print_warning
-from modelreg.registry.errors import BuildError, CellRefusedError, ModelregError
+from modelreg.cli.render import print_document, print_note, print_warning
+from modelreg.registry.errors import CellRefusedError, ModelregError
 
 if TYPE_CHECKING:
     from modelreg.builders.cells import CellOutcome
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def build_all(invocation: Invocation, registry: Registry, chosen: ChosenCells, place: Place) -> int:
     """Build every cell that can be built; return the exit code."""
-    requests, refusals = sort_out(chosen)
+    requests, refusals = sort_out(chosen, is_filled=lambda request: _find_reusable(registry, request) is not None)
     if not requests:
         raise _all_refused(refusals)
     requests = [_renew(registry, request) for request in requests]
@@ -45,10 +46,11 @@ def build_all(invocation: Invocation, registry: Registry, chosen: ChosenCells, p
     return _conclude(invocation, registry, chosen, cells)
 
 
-def _all_refused(refusals: Sequence[Refusal]) -> BuildError:
+def _all_refused(refusals: Sequence[Refusal]) -> ModelregError:
+    if len({(str(refusal.error), refusal.error.hint()) for refusal in refusals}) == 1:
+        return refusals[0].error
     reasons = list(dict.fromkeys(str(refusal.error) for refusal in refusals))
-    hint = next((refusal.error.hint() for refusal in refusals if refusal.error.hint()), "")
-    return CellRefusedError("; ".join(reasons), hint=hint)
+    return CellRefusedError("; ".join(reasons), hint=say_hints([(each.error.hint(), each.name) for each in refusals]))
 
 
 def _fill(invocation: Invocation, registry: Registry, requests: list[CellRequest], place: Place) -> list[FilledCell]:
@@ -56,10 +58,13 @@ def _fill(invocation: Invocation, registry: Registry, requests: list[CellRequest
     from modelreg.builders.planning import prepare_cell
 
     with interrupted_by_signals(), open_executor(_needed(registry, requests, place)) as executor:
-        executor.require_ready([prepare_cell(request) for request in requests], registry.storage)
+        prepared = [prepare_cell(request) for request in requests]
+        executor.require_ready(prepared, registry.storage)
         workplace = Workplace(
             database=registry.database, storage=registry.storage, actor=registry.actor, executor=executor
         )
+        for line in dict.fromkeys(line for each in prepared for line in say_profiles(each.recipe.body)):
+            print_note(line)
         with invocation.reporter().board(total=len(requests)) as board:
             results = fill_cells(
                 requests, workplace, jobs=place.jobs, open_step=lambda request: _open_step(registry, board, request)
@@ -151,7 +156,8 @@ def _conclude(invocation: Invocation, registry: Registry, chosen: ChosenCells, c
     failed = [cell for cell in cells if cell.error is not None]
     if not failed:
         if not invocation.as_json:
-            print_next(registry, chosen.wanted.version)
+            made = {cell.engine.id for cell in cells if cell.engine is not None}
+            print_next(registry, chosen.wanted.version, among=made)
         return 0
     from modelreg.cli.failures import report_after_result
 

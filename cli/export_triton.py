@@ -15,6 +15,7 @@ from modelreg.cli.options import (
     make_command,
     read_precision,
     read_reference,
+    read_targets,
     read_words,
     whole_number,
 )
@@ -61,7 +62,7 @@ def _read_name(value: str) -> str:
     help="The model repository; made if it is not there.",
 )
 @click.option("--name", type=_read_name, metavar="NAME", help="What Triton calls it (default: the model's name).")
-@list_option("--target", "targets", type=read_words, metavar="T,...", help="Export these targets alone.")
+@list_option("--target", "targets", type=read_targets, metavar="T,...", help="Export these targets alone.")
 @click.option("--precision", type=read_precision, metavar="P", help="Of a version: take engines of this precision.")
 @click.option("--max-batch", type=whole_number(1), metavar="N", help="Largest batch (default: what the profiles take).")
 @list_option(

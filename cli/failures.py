@@ -110,8 +110,8 @@ def report_after_result(error: ModelregError) -> int:
 
 def _print_failure(failure: Failure) -> None:
     tell_user(f"modelreg: error: {one_line(failure.message)}")
-    if failure.hint:
-        tell_user(f"  hint: {one_line(failure.hint)}")
+    for hint in failure.hint.splitlines():
+        tell_user(f"  hint: {one_line(hint)}")
 
 
 def _kind(error: type[ModelregError]) -> str:

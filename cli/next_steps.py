@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from modelreg.cli.render import print_note
@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from modelreg.registry.records import EngineRecord, GoldenSetRecord, VersionRecord
 
 
-def print_next(registry: Registry, version: VersionRecord) -> None:
-    """Print the next step for a version as it stands now, if there is one."""
+def print_next(registry: Registry, version: VersionRecord, *, among: Collection[int] | None = None) -> None:
+    """
+    Print the next step for a version as it stands now, if there is one.
+
+    `among` are the ids of the engines that may be named for validation: those that were made now; None for all.
+    """
     from modelreg.cli.policies_in_force import policies_in_force
     from modelreg.registry import engines, golden_sets, validations, versions
     from modelreg.registry.promotion import EngineStanding, judge_engine
@@ -38,7 +42,7 @@ def print_next(registry: Registry, version: VersionRecord) -> None:
         if engine.id not in gone
     ]
     is_active = any(number == version.number for number, _ in active.values())
-    step = choose_next(version, golden, candidates, is_active=is_active, why_not_here=_ask_this_host())
+    step = choose_next(version, golden, candidates, is_active=is_active, why_not_here=_ask_this_host(), among=among)
     if step:
         print_note(f"next: {step}")
 
@@ -61,6 +65,7 @@ def choose_next(
     *,
     is_active: bool,
     why_not_here: Callable[[EngineRecord], str],
+    among: Collection[int] | None = None,
 ) -> str:
     """
     Return the command that takes a version on, or an empty string where nothing is left or a person must decide.
@@ -71,6 +76,7 @@ def choose_next(
         candidates: Its engines, judged.
         is_active: Whether a channel serves it.
         why_not_here: Returns why this host cannot run an engine, or an empty string.
+        among: The engines that are named for validation where any of them waits for it; None for all.
     """
     from modelreg.registry.promotion import needs_validation
 
@@ -84,17 +90,24 @@ def choose_next(
         return f"modelreg register {version.model} MODEL.onnx --golden FILE, with the ONNX of {reference}"
     waiting = [candidate.engine for candidate in built if needs_validation(candidate)]
     if waiting:
-        return _say_validate(reference, waiting, [engine for engine in waiting if not why_not_here(engine)])
+        named = [engine for engine in waiting if among is not None and engine.id in among]
+        here = [engine for engine in named or waiting if not why_not_here(engine)]
+        return _say_validate(reference, named or waiting, here, others=len(named or waiting) < len(waiting))
     if any(candidate.usable for candidate in built) and not is_active:
         return f"modelreg promote {reference} --to production"
     return ""
 
 
-def _say_validate(reference: str, waiting: Sequence[EngineRecord], here: Sequence[EngineRecord]) -> str:
-    """Return how to validate what waits for it: what runs here first, else where."""
-    if len(here) == len(waiting):
-        return f"modelreg validate {reference}"
-    targets = dict.fromkeys(engine.target.name for engine in here or waiting)
+def _say_validate(
+    reference: str, waiting: Sequence[EngineRecord], here: Sequence[EngineRecord], *, others: bool
+) -> str:
+    """Return how to validate what waits for it: what runs here first, else where; by target where `others` wait too."""
+    targets = list(dict.fromkeys(engine.target.name for engine in here or waiting))
+    command = f"modelreg validate {reference}"
+    if len(here) == len(waiting) and not others:
+        return command
     if here:
-        return f"modelreg validate {reference} --target {','.join(targets)}"
-    return f"modelreg validate {reference}, on a host that runs {', '.join(targets)}"
+        return f"{command} --target {','.join(targets)}"
+    if len(targets) == 1:
+        return f"{command}, on a host that runs {targets[0]}"
+    return f"{command}, on a host for each of {', '.join(targets)}"

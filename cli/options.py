@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -223,6 +224,21 @@ def read_words(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
+def read_target(value: str) -> str:
+    """Read one target: `cpu`, or `sm_` and the digits of a compute capability; upper case is the same."""
+    from modelreg.registry.suggestions import say_target
+
+    text = value.strip().lower()
+    if not re.fullmatch(r"cpu|sm_\d{2,4}", text, re.ASCII):
+        raise click.BadParameter(f"{value!r} is no target, {say_target(text)}")
+    return text
+
+
+def read_targets(value: str) -> tuple[str, ...]:
+    """Read comma-separated targets, in the order given."""
+    return tuple(dict.fromkeys(read_target(word) for word in read_words(value)))
+
+
 def read_precision(value: str) -> Precision:
     """Read one precision."""
     from modelreg.registry.words import Precision
@@ -247,9 +263,15 @@ def profile_options(command: F) -> F:
         return command(*arguments, profiles=_pair_profiles(given), **options)
 
     shapes = {
-        "minima": (("--minShapes", "--min-shapes"), "Smallest shapes of a profile; repeated for several profiles."),
-        "optima": (("--optShapes", "--opt-shapes"), "Shapes that a profile is tuned for."),
-        "maxima": (("--maxShapes", "--max-shapes"), "Largest shapes of a profile."),
+        "minima": (
+            ("--minShapes", "--min-shapes"),
+            "Smallest shapes of a profile (default: those of --optShapes); repeated for several profiles.",
+        ),
+        "optima": (
+            ("--optShapes", "--opt-shapes"),
+            "Shapes that a profile is tuned for (default: those of --maxShapes); alone, the only ones that it takes.",
+        ),
+        "maxima": (("--maxShapes", "--max-shapes"), "Largest shapes of a profile (default: those of --optShapes)."),
     }
     for name, (spellings, text) in reversed(shapes.items()):
         option = click.option(*spellings, name, multiple=True, metavar="INPUT:1x3x...", help=text)

@@ -17,7 +17,7 @@ from modelreg.cli.options import (
     read_channel_name,
     read_precision,
     read_reference,
-    read_words,
+    read_targets,
 )
 from modelreg.cli.render import print_document, print_line
 from modelreg.registry.errors import GateFailedError, UsageError
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 @list_option(
     "--target",
     "targets",
-    type=read_words,
+    type=read_targets,
     metavar="T,...",
     help="The targets to serve (default: what the channel requires, else all that are built or active).",
 )

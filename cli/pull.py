@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from modelreg.cli.context import Invocation
-from modelreg.cli.options import dry_run_option, list_option, make_command, positive_number, read_reference, read_words
+from modelreg.cli.options import (
+    dry_run_option,
+    list_option,
+    make_command,
+    positive_number,
+    read_reference,
+    read_targets,
+)
 from modelreg.cli.render import print_document, print_line, print_note, print_warning, short, size, when
 from modelreg.registry.clock import utc_now
 from modelreg.registry.references import ModelReference
@@ -44,7 +51,7 @@ def _read_folder(value: str) -> Path:
 @click.option("--endpoint-url", metavar="URL", help="The S3 server of --store, where it is not AWS itself.")
 @list_option(
     "--target",
-    type=read_words,
+    type=read_targets,
     metavar="TARGET,…",
     help="Bring the engines of these targets (default: of those that this host has).",
 )

@@ -18,7 +18,7 @@ from modelreg.cli.options import (
     read_message,
     read_precision,
     read_reference,
-    read_words,
+    read_targets,
 )
 from modelreg.cli.progress import interrupted_by_signals
 from modelreg.cli.render import print_document, print_line, print_warning, short, size
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @list_option(
     "--target",
     "targets",
-    type=read_words,
+    type=read_targets,
     metavar="T,...",
     help="What it is for, such as sm_90; needed for TensorRT, and where the header names several.",
 )

@@ -19,6 +19,7 @@ from modelreg.cli.options import (
     profile_options,
     read_precision,
     read_reference,
+    read_target,
     read_words,
     whole_number,
 )
@@ -52,7 +53,9 @@ _METHODS = ("entropy", "minmax", "percentile")
 )
 @click.argument("reference", type=read_reference, metavar="REF")
 @click.option("--precision", type=read_precision, required=True, metavar="P", help="int8, fp16, bf16 or fp8.")
-@click.option("--target", default="cpu", show_default=True, metavar="T", help="What the engine runs on.")
+@click.option(
+    "--target", type=read_target, default="cpu", show_default=True, metavar="T", help="What the engine runs on."
+)
 @click.option("--toolchain", metavar="NAME", help="What builds it (default: the one that can).")
 @click.option(
     "--calibration", type=click.Path(path_type=Path), metavar="FILE", help="The calibration set, for INT8 and FP8."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modelreg.cli.context import Invocation, Registry
-from modelreg.cli.options import list_option, make_command, read_precisions, read_reference, read_words, whole_number
+from modelreg.cli.options import list_option, make_command, read_precisions, read_reference, read_targets, whole_number
 from modelreg.cli.render import print_document, print_note
 from modelreg.cli.report_documents import assemble
 from modelreg.cli.report_files import ReportFiles, report_options
@@ -45,7 +45,7 @@ class _Stored:
 @click.argument("reference", type=read_reference, metavar="REF")
 @click.option("--engine", "engine_id", type=whole_number(1), metavar="ID", help="Only this engine.")
 @list_option("--precision", "precisions", type=read_precisions, metavar="P,...", help="Only these precisions.")
-@list_option("--target", "targets", type=read_words, metavar="T,...", help="Only these targets.")
+@list_option("--target", "targets", type=read_targets, metavar="T,...", help="Only these targets.")
 @report_options
 @click.pass_obj
 def command(

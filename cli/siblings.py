@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -56,9 +55,28 @@ def _say(value: object) -> str:
     """Return a value of a recipe in short; digests are cut, and of a long list its beginning is enough."""
     if value in (None, "", []):
         return "-"
+    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
+        return " and ".join(_say_ranges(each) for each in value)
     if isinstance(value, list):
-        shown = ",".join(str(each) if isinstance(each, str | int | float) else json.dumps(each) for each in value)
+        shown = ",".join(map(str, value))
         parts = shown.split(",")
         return shown if len(parts) <= _SHOWN else f"{','.join(parts[:_SHOWN])},… ({len(parts)})"
     text = str(value)
     return text[:12] if len(text) == _DIGEST_CHARACTERS else text
+
+
+def _say_ranges(body: Json) -> str:
+    """Return an optimisation profile as `image 1x3x32x32 … 8x… … 64x…`: what all have in common is said once."""
+    if not all(isinstance(points, dict) and {"min", "opt", "max"} <= points.keys() for points in body.values()):
+        return ",".join(f"{key}={value}" for key, value in body.items())  # of plugins and the like
+    parts = []
+    for name, points in body.items():
+        shapes = [list(points[point]) for point in ("min", "opt", "max")]
+        is_batch = all(shape[1:] == shapes[0][1:] for shape in shapes) and len(shapes[0]) > 1
+        first, *others = ["x".join(map(str, shape)) for shape in shapes]
+        if all(other == first for other in others):
+            parts.append(f"{name} {first}")
+        else:
+            rest = [f"{shape[0]}x…" for shape in shapes[1:]] if is_batch else others
+            parts.append(f"{name} {' … '.join([first, *rest])}")
+    return ", ".join(parts)

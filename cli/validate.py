@@ -20,7 +20,7 @@ from modelreg.cli.options import (
     read_channel_name,
     read_precisions,
     read_reference,
-    read_words,
+    read_targets,
     whole_number,
 )
 from modelreg.cli.policies_in_force import warn_of_unknown_channel
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @click.argument("reference", type=read_reference, metavar="REF")
 @click.option("--engine", "engine_id", type=whole_number(1), metavar="ID", help="Only this engine.")
 @list_option("--precision", "precisions", type=read_precisions, metavar="P,...", help="Only these precisions.")
-@list_option("--target", "targets", type=read_words, metavar="T,...", help="Only these targets.")
+@list_option("--target", "targets", type=read_targets, metavar="T,...", help="Only these targets.")
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),

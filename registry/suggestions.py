@@ -15,6 +15,21 @@ def say_close(name: str, names: Iterable[str]) -> str:
     return f"Did you mean {', '.join(repr(other) for other in found)}?" if found else ""
 
 
+def say_target(text: str) -> str:
+    """Return which target a text like `sm89`, `sm_8.9` or `compute_89` may mean, or what targets look like."""
+    import re  # noqa: PLC0415 - needed for a message only
+
+    found = re.fullmatch(r"(?:sm|cc|compute|compute capability|arch)?[ _-]?(\d{1,2})\.?(\d)[af]?", text, re.ASCII)
+    if found:
+        return f"did you mean sm_{found[1]}{found[2]}?"
+    if "cpu" in text:
+        return "did you mean cpu?"
+    return (
+        "which is cpu, or sm_ and the digits of a compute capability, such as sm_89"
+        " (`nvidia-smi --query-gpu=name,compute_cap --format=csv` shows that of a GPU)"
+    )
+
+
 def no_active_release(model: str, channel: str, *, served: Sequence[tuple[str, str]]) -> NotFoundError:
     """Return the error of a channel that serves nothing; `served` has (model, channel) of all that the store knows."""
     promote = f"`modelreg promote {model}:VERSION --to {channel}` promotes one."

@@ -49,6 +49,20 @@ def read_version(answer: Mapping[str, Any]) -> str:
     return str(version)
 
 
+def read_packaged_version(answer: Mapping[str, Any], backend: Backend) -> str:
+    """Return the version of the package that a backend was installed with, or an empty string where none is known."""
+    packaged = answer.get("packaged")
+    version = packaged.get(backend) if isinstance(packaged, dict) else None
+    return str(version) if _is_text(version) else ""
+
+
+def is_same_version(packaged: str, registered: str) -> bool:
+    """Return whether a package's version is the registered one as far as its numbers go: `8.6.0` is of `8.6.0.12`."""
+    numbers = [re.findall(r"\d+", re.match(r"[\d.]*", version)[0]) for version in (packaged, registered)]  # type: ignore[index]
+    shared = min(map(len, numbers))
+    return [int(number) for number in numbers[0][:shared]] == [int(number) for number in numbers[1][:shared]]
+
+
 def read_facts(answer: Mapping[str, Any], backend: Backend) -> Json:
     """
     Return what a probe's answer says beside the version: Python, platform, module, CUDA, targets or providers.

@@ -38,8 +38,10 @@ class ProbeError(Exception):
 
 
 def find(_request: Json, _arrays: Json, _report: Report) -> Json:
-    """Answer with the backends that are installed, without importing any."""
-    return {"backends": [backend for backend, names in MODULES.items() if _find_module(names)], **_python()}
+    """Answer with the backends that are installed and the versions of their packages, without importing any."""
+    modules = {backend: _find_module(names) for backend, names in MODULES.items()}
+    packaged = {backend: _packaged_version(name) for backend, name in modules.items() if name}
+    return {"backends": list(packaged), "packaged": packaged, **_python()}
 
 
 def probe(request: Json, _arrays: Json, report: Report) -> Json:
@@ -69,7 +71,32 @@ def _python() -> Json:
 
 
 def _find_module(names: Tuple[str, ...]) -> Optional[str]:
-    return next((name for name in names if importlib.util.find_spec(name) is not None), None)
+    """Return the first of these that is there; a folder that an uninstallation left behind is not."""
+    return next((name for name in names if getattr(importlib.util.find_spec(name), "origin", None)), None)
+
+
+def _packaged_version(module: str) -> str:
+    """Return the version of the package that a module is of, or an empty string where none lies beside it."""
+    import importlib.metadata
+
+    origin = getattr(importlib.util.find_spec(module), "origin", None) or ""
+    places = Path(origin).resolve().parents
+    for package in _packages_of(module.replace("_bindings", "")):
+        try:
+            distribution = importlib.metadata.distribution(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if Path(str(distribution.locate_file(""))).resolve() in places:
+            return str(distribution.version)
+    return ""
+
+
+def _packages_of(base: str) -> List[str]:
+    """Return what packages with a backend's bindings are called, for each CUDA; none of them says its version first."""
+    if base == "onnxruntime":
+        return [base, "%s-gpu" % base]
+    cuda = ["%s_cu%d" % (base, major) for major in range(11, 15)]
+    return [name for each in (base, *cuda) for name in ("%s_bindings" % each, each)]
 
 
 def _make_builder(module: Any, name: str) -> None:

@@ -12,7 +12,15 @@ from pathlib import Path
 from modelreg.registry.errors import ToolchainError, WorkerError
 from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.scratch import scratch_folder
-from modelreg.registry.toolchains.answers import AnswerError, read_backends, read_facts, read_lacks, read_version
+from modelreg.registry.toolchains.answers import (
+    AnswerError,
+    is_same_version,
+    read_backends,
+    read_facts,
+    read_lacks,
+    read_packaged_version,
+    read_version,
+)
 from modelreg.registry.toolchains.process import Worker, WorkerJobError
 from modelreg.registry.words import Backend, Json, Word
 
@@ -128,17 +136,40 @@ def look_again(toolchain: ToolchainRecord, *, timeout_s: float = PROBE_TIMEOUT_S
     def standing(state: ToolchainState, reason: str = "") -> ToolchainStanding:
         return ToolchainStanding(toolchain=toolchain, state=state, reason=reason)
 
-    if not Path(toolchain.python).is_file():
-        return standing(ToolchainState.MISSING, f"there is no interpreter {toolchain.python}")
+    state, reason = glance(toolchain.python, backend=toolchain.backend, version=toolchain.version, timeout_s=timeout_s)
+    if state in (ToolchainState.MISSING, ToolchainState.UNUSABLE):
+        return standing(state, reason)
     try:
-        if toolchain.backend not in _find_backends(toolchain.python, timeout_s=timeout_s):
-            return standing(ToolchainState.MISSING, f"{toolchain.backend} is not installed in {toolchain.python}")
         probe = probe_python(toolchain.python, backend=toolchain.backend, timeout_s=timeout_s)
     except WorkerError as error:
         return standing(ToolchainState.UNUSABLE, str(error))
     changes = differences(toolchain, probe)
     state = ToolchainState.CHANGED if changes else ToolchainState.USABLE
     return standing(state, "; ".join(filter(None, (*changes, probe.say_lack()))))
+
+
+def glance(
+    python: str, *, backend: Backend, version: str, timeout_s: float = PROBE_TIMEOUT_S
+) -> tuple[ToolchainState, str]:
+    """
+    Return the state of a registered toolchain as far as it can be seen without importing the backend, and the reason.
+
+    Takes what a start of the interpreter takes. A backend that is there and breaks when it is imported counts as
+    usable; `look_again` tells.
+    """
+    if not Path(python).is_file():
+        return ToolchainState.MISSING, f"there is no interpreter {python}"
+    try:
+        answer = _ask(python, "find", {}, what=python, timeout_s=timeout_s)
+        with _refusing_odd_answers(python, python):
+            installed, packaged = read_backends(answer), read_packaged_version(answer, backend)
+    except WorkerError as error:
+        return ToolchainState.UNUSABLE, str(error)
+    if backend not in installed:
+        return ToolchainState.MISSING, f"{backend} is not installed in {python}"
+    if packaged and not is_same_version(packaged, version):
+        return ToolchainState.CHANGED, f"version was {version}, is {packaged}"
+    return ToolchainState.USABLE, ""
 
 
 def differences(toolchain: ToolchainRecord, probe: Probe) -> list[str]:

@@ -35,6 +35,10 @@ class TensorRTError(Exception):
             self.details["nodes"] = nodes
 
 
+class BackendChangedError(TensorRTError):
+    """The interpreter no longer has what was registered: it is gone, broken, or of another version."""
+
+
 def make_log(trt: Any, product: str) -> Any:
     """
     Return a logger of this TensorRT that keeps errors and warnings, and writes all to stderr, the log file.

@@ -44,8 +44,16 @@ def test_a_model_typed_in_half_precision_is_no_fp32(word: str) -> None:
 def test_the_advice_on_weights_in_fp32_is_for_the_backend() -> None:
     realised = {"stayed": [], "converted": 3, "storage": "fp32"}
     with pytest.raises(PrecisionError) as caught:
-        require_precision({**realised, "flags": []}, asked=Precision.FP16)
+        require_precision({**realised, "flags": []}, asked=Precision.FP16, excluded=["/c1/Conv"])
     assert caught.value.hint() == "Exclude fewer nodes: all those with weights stay in FP32."
     with pytest.raises(PrecisionError) as caught:
         require_precision(realised, asked=Precision.FP16)
     assert "optimisation level" in caught.value.hint()
+
+
+def test_fewer_exclusions_are_advised_only_where_something_was_excluded() -> None:
+    realised = {"stayed": [], "converted": 0, "note": "nothing"}
+    for excluded, hint in ((["a"], "Exclude fewer nodes, or build fp32 instead."), ([], "Build fp32 instead.")):
+        with pytest.raises(PrecisionError) as caught:
+            require_precision(realised, asked=Precision.FP16, excluded=excluded)
+        assert caught.value.hint() == hint

@@ -149,3 +149,19 @@ def test_the_recipe_holds_what_decides_the_ranges_and_nothing_else(tmp_path: Pat
 def test_a_model_that_takes_no_samples_cannot_be_calibrated(tmp_path: Path) -> None:
     with pytest.raises(CellRefusedError, match="the model's batch is fixed at 0"):
         check(tmp_path, {"x": floats(16, 4)}, signature(0, 4))
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (np.zeros((120, 3)), "calibration input 'x' is 0 in all samples"),
+        (np.full((120, 3), 0.5), "calibration input 'x' is 0.5 in all samples"),
+        (np.tile([1.0, 2.0, 3.0], (120, 1)), "calibration input 'x' is the same in all samples"),
+    ],
+)
+def test_samples_that_are_all_the_same_are_a_warning(tmp_path: Path, rows: NDArray[np.generic], words: str) -> None:
+    (warning,) = check(tmp_path, {"x": rows.astype(np.float32)}, signature("N", 3)).warnings
+    assert warning.startswith(words)
+    rows[119, 2] += 1
+    (tmp_path / "set.safetensors").unlink()
+    assert check(tmp_path, {"x": rows.astype(np.float32)}, signature("N", 3)).warnings == ()

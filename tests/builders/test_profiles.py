@@ -166,3 +166,31 @@ def test_fixed_inputs_beside_a_free_one_are_checked_and_left_out() -> None:
     assert list(found) == ["x"]
     with pytest.raises(UsageError, match="which is fixed at 2"):
         resolve_profiles([profile(optimum="x:1x3,size:4")], model)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("1x3x32x32", "Write the input's name before it: NAME:1x3x32x32"),
+        ("image:[1,3,32,32]", "joined by x, without brackets: image:1x3x32x32."),
+        ("image:(1, 3)", "without brackets: image:1x3."),
+        ("image:Nx3x32x32", "A dimension is a number"),
+        ("image:-1x3", "A dimension is a number"),
+        ("image", "shapes of several inputs by commas"),
+    ],
+)
+def test_the_hint_fits_what_was_written(text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_shapes(text)
+    assert hint in caught.value.hint()
+
+
+def test_a_wrong_rank_shows_a_right_one() -> None:
+    with pytest.raises(UsageError, match="opt 8x3x32 has 3 dimensions") as caught:
+        resolve_profiles([profile("", "image:8x3x32", "")], IMAGE)
+    assert caught.value.hint() == "Give all 4 of them, for example image:1x3x224x224."
+
+
+def test_only_what_was_given_is_named() -> None:
+    with pytest.raises(UsageError, match="min 8x3x8x8 is above max 4x3x8x8"):
+        resolve_profiles([profile("x:8x3x8x8", "", "x:4x3x8x8")], FREE)

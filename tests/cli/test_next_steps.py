@@ -52,7 +52,7 @@ STALE = judge(Verdict.PASS, golden="0" * 64)
             [never_run("sm_86"), never_run("sm_89"), never_run("sm_86")],
             SET,
             False,
-            "modelreg validate lenet:1, on a host that runs sm_86, sm_89",
+            "modelreg validate lenet:1, on a host for each of sm_86, sm_89",
         ),
         ([UNJUDGED, never_run("sm_86")], SET, False, "modelreg validate lenet:1 --target cpu"),
         ([PASSED, never_run("sm_86")], SET, True, "modelreg validate lenet:1, on a host that runs sm_86"),
@@ -76,3 +76,23 @@ def test_without_a_golden_set_one_must_be_given() -> None:
 def test_what_cannot_be_built_has_no_next_step() -> None:
     version = make_version(source=make_source(unbuildable=("strings",)))
     assert choose_next(version, SET, [], is_active=False, why_not_here=why_not_here) == ""
+
+
+@pytest.mark.parametrize(
+    ("among", "step"),
+    [
+        (None, "modelreg validate lenet:1, on a host for each of sm_86, sm_89"),
+        ([4], "modelreg validate lenet:1, on a host that runs sm_89"),
+        ([9], "modelreg validate lenet:1, on a host for each of sm_86, sm_89"),
+    ],
+)
+def test_what_was_made_now_is_what_is_named(among: list[int] | None, step: str) -> None:
+    candidates = [never_run("sm_86"), replace(never_run("sm_89"), engine=replace(never_run("sm_89").engine, id=4))]
+    said = choose_next(make_version(), SET, candidates, is_active=False, why_not_here=why_not_here, among=among)
+    assert said == step
+
+
+def test_what_was_made_now_is_named_by_its_target_where_more_waits() -> None:
+    candidates = [judge(None), never_run("sm_86")]
+    said = choose_next(make_version(), SET, candidates, is_active=False, why_not_here=why_not_here, among=[1])
+    assert said == "modelreg validate lenet:1 --target cpu"

@@ -7,7 +7,11 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper as oh
+from onnx import numpy_helper as nh
 
 from modelreg_testing.checkout import ROOT
 from modelreg_testing.cli import CliResult, Shop, run_cli
@@ -64,7 +68,7 @@ def test_every_precision_is_built_for_every_target(built: tuple[Path, CliResult]
         (target, "rtx", precision, "built", precision.upper()) for target in TARGETS for precision in PRECISIONS
     ]
     assert build.out.splitlines()[10].startswith("not run, fp32, fp16, int8 for sm_86, sm_89, sm_120: compiled ahead")
-    assert "next: modelreg validate lenet:1, on a host that runs sm_86, sm_89, sm_120\n" in build.err
+    assert "next: modelreg validate lenet:1, on a host for each of sm_86, sm_89, sm_120\n" in build.err
     engines = bench.cli("show", "lenet:1", "--json").document["engines"]
     assert len({engine["plan"] for engine in engines}) == 9
     assert {engine["files"][0]["path"] for engine in engines} == {"model.plan"}
@@ -114,7 +118,7 @@ def test_a_failed_target_leaves_its_cell_failed(bench: Bench) -> None:
 def test_without_a_toolchain_the_way_to_one_is_told(bare: Bench) -> None:
     refused = bare.cli("build", "lenet:1", "--target", "sm_86", "--precision", "fp32,fp16")
     assert refused.code == 1
-    assert "no toolchain builds for sm_86 (onnxruntime: onnxruntime builds for cpu, not for sm_86)" in refused.err
+    assert "no toolchain builds for sm_86 (onnxruntime builds for cpu, not for sm_86)" in refused.err
     assert "modelreg toolchain add" in refused.err
     assert "building" not in refused.err
     assert bare.cli("show", "lenet:1", "--json").document["engines"] == []
@@ -130,7 +134,8 @@ def test_a_toolchain_can_be_named_and_several_build_the_same_target(bench: Bench
     assert unknown.code == 1
     assert "no toolchain 'absent'" in unknown.err
     unfit = bench.cli(*words, "--toolchain", "onnxruntime")
-    assert "no toolchain builds for sm_86 (onnxruntime: onnxruntime builds for cpu" in unfit.err
+    assert "no toolchain builds for sm_86 (onnxruntime builds for cpu" in unfit.err
+    assert "rtx, twin build for sm_86: name that with --toolchain" in unfit.err
 
 
 def test_a_toolchain_that_lost_its_backend_fails_its_cell(bench: Bench, tmp_path: Path) -> None:
@@ -150,7 +155,10 @@ def test_a_toolchain_that_lost_its_backend_fails_its_cell(bench: Bench, tmp_path
         (("--minShapes", "image:1x1x28"), "1x1x28 has 3 dimensions, the model takes N x 1 x 28 x 28"),
         (("--optShapes", "image:4x1x28x30"), "4x1x28x30 has 30 in dimension 3, which is fixed at 28"),
         (("--optShapes", "picture:4x1x28x28"), "an input 'picture' that the model does not have"),
-        (("--min-shapes", "image:9x1x28x28", "--max-shapes", "image:8x1x28x28"), "min 9x1x28x28 is above opt"),
+        (
+            ("--min-shapes", "image:9x1x28x28", "--max-shapes", "image:8x1x28x28"),
+            "min 9x1x28x28 is above max 8x1x28x28",
+        ),
         (("--minShapes", "image"), "shape 'image' is not NAME:1x3x224x224"),
         (("--profile", "1", "--optShapes", "image:4x1x28x28"), "--profile has 1"),
     ],
@@ -170,13 +178,56 @@ def test_profiles_are_built_as_given(bench: Bench) -> None:
     ]
     words = ("build", "lenet:1", "--target", "sm_86", *shapes)
     dry = bench.cli(*words, "--dry-run")
-    assert "profile: image 5x1x28x28 to 32x1x28x28, tuned for 16x1x28x28" in dry.out
+    assert "profile 1: image 5x1x28x28 to 32x1x28x28, tuned for 16x1x28x28" in dry.out
     (cell,) = bench.cli(*words, "--json").document["cells"]
     profiles = cell["engine"]["recipe"]["build"]["profiles"]
     assert [profile["image"]["max"][0] for profile in profiles] == [4, 32]
     cpu = bench.cli("build", "lenet:1", *shapes)
     assert cpu.code == 2
     assert "profiles are for TensorRT" in cpu.err
+
+
+def test_a_build_says_its_profile_and_what_to_validate_of_it(bench: Bench) -> None:
+    built = bench.cli("build", "lenet:1", "--target", "sm_89", "--optShapes", "image:16x1x28x28")
+    assert built.err.count("profile: image 16x1x28x28 and no other shape\n") == 1
+    assert "next: modelreg validate lenet:1, on a host that runs sm_89\n" in built.err
+
+
+def test_a_workspace_that_is_too_small_is_said(bench: Bench) -> None:
+    failed = bench.cli("build", "lenet:1", "--target", "sm_89", "--memPoolSize", "workspace:1B")
+    assert failed.code == 1
+    assert "The limit WORKSPACE of" in failed.err
+    assert "raise it with --memPoolSize" in failed.err
+
+
+def test_engines_of_a_toolchain_that_is_gone_are_reused_and_others_refused(bench: Bench, tmp_path: Path) -> None:
+    python = pretend_python(tmp_path, {})
+    assert bench.cli("toolchain", "add", "rtx", "--python", python, "--backend", "tensorrt-rtx").code == 0
+    words = ("build", "lenet:1", "--target", "sm_86", "--json", "--precision")
+    (made,) = bench.cli(*words, "fp32").document["cells"]
+    assert made["status"] == "built"
+    python.unlink()
+    again = bench.cli(*words, "fp32,tf32")
+    assert [cell["status"] for cell in again.document["cells"]] == ["reused", "refused"]
+    assert "toolchain rtx cannot be used: there is no interpreter" in again.err
+    planned = bench.cli(*words, "fp32,tf32", "--dry-run")
+    assert [cell["action"] for cell in planned.document["cells"]] == ["reuse", "refuse"]
+
+
+def test_of_several_failures_each_has_its_own_hint(bare: Bench, tmp_path: Path) -> None:
+    weights = nh.from_array(np.ones((4, 3)), "w")
+    x, y = (oh.make_tensor_value_info(name, onnx.TensorProto.DOUBLE, ["N", n]) for name, n in (("x", 4), ("y", 3)))
+    graph = oh.make_graph([oh.make_node("MatMul", ["x", "w"], ["y"], name="mm")], "g", [x], [y], [weights])
+    onnx.save(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)], ir_version=8), tmp_path / "dbl.onnx")
+    assert bare.cli("register", "dbl", tmp_path / "dbl.onnx").code == 0
+    assert bare.cli("toolchain", "add", "rtx", "--python", sys.executable).code == 0
+    failed = bare.cli("build", "dbl:1", "--target", "cpu,sm_89", "--precision", "fp32,fp16")
+    assert failed.code == 1
+    assert [line for line in failed.err.splitlines() if "hint:" in line] == [
+        "  hint: fp16 for cpu: Build fp32 instead.",
+        "  hint: fp32, fp16 for sm_89: TensorRT-RTX computes no float64: export the model in float32.",
+        "  hint: Logs: `modelreg show dbl:1 --log 2`, `modelreg show dbl:1 --log 3`, `modelreg show dbl:1 --log 4`.",
+    ]
 
 
 def test_an_engine_for_another_gpu_is_not_validated_and_says_why(bench: Bench) -> None:

@@ -35,3 +35,27 @@ def test_digests_and_long_lists_are_cut() -> None:
     said = tell_apart([engine(1, excluded_nodes=[*"abcde"]), engine(2, calibration={"digest": "f" * 64})])
     assert "excluded_nodes a,b,c,… (5)" in said[1]
     assert f"calibration.digest {'f' * 12};" in f"{said[2]};"
+
+
+def test_profiles_are_told_by_their_three_shapes() -> None:
+    points = {"min": [1, 3, 32, 32], "opt": [8, 3, 32, 32], "max": [64, 3, 32, 32]}
+    alone = {point: [16, 3, 32, 32] for point in points}
+    sizes = {"min": [1, 3, 8, 8], "opt": [8, 3, 16, 16], "max": [8, 3, 32, 32]}
+
+    def built_with(number: int, *profiles: object) -> EngineRecord:
+        return replace(make_engine(number, INT8), recipe={"build": {"profiles": list(profiles)}})
+
+    said = tell_apart(
+        [
+            built_with(1, {"image": points}),
+            built_with(2, {"image": alone}),
+            built_with(3, {"image": sizes}, {"image": alone}),
+            built_with(4),
+        ]
+    )
+    assert said == {
+        1: "profiles image 1x3x32x32 … 8x… … 64x…",
+        2: "profiles image 16x3x32x32",
+        3: "profiles image 1x3x8x8 … 8x3x16x16 … 8x3x32x32 and image 16x3x32x32",
+        4: "profiles -",
+    }

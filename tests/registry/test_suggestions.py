@@ -1,6 +1,6 @@
 import pytest
 
-from modelreg.registry.suggestions import no_active_release, say_close
+from modelreg.registry.suggestions import no_active_release, say_close, say_target
 
 SERVED = [("lenet", "production"), ("lenet", "staging"), ("vgg", "qa")]
 
@@ -34,3 +34,24 @@ def test_a_channel_without_a_pointer_is_not_offered_for_itself() -> None:
 
 def test_names_that_are_far_away_are_not_offered() -> None:
     assert say_close("lenet", ["bert", "lenet"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("sm89", "sm_89"),
+        ("89", "sm_89"),
+        ("8.9", "sm_89"),
+        ("sm-120", "sm_120"),
+        ("compute_90a", "sm_90"),
+        ("sm 86", "sm_86"),
+    ],
+)
+def test_a_target_in_another_spelling_is_recognised(text: str, meant: str) -> None:
+    assert say_target(text) == f"did you mean {meant}?"
+
+
+@pytest.mark.parametrize("text", ["gpu", "native", "rtx4090", "h100", ""])
+def test_of_another_word_it_is_said_what_targets_look_like(text: str) -> None:
+    assert "did you mean" not in say_target(text)
+    assert "sm_89" in say_target(text)

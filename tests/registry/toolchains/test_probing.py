@@ -10,7 +10,14 @@ import pytest
 from modelreg.registry.errors import ToolchainError
 from modelreg.registry.records import ToolchainRecord
 from modelreg.registry.toolchains import probe as job
-from modelreg.registry.toolchains.probing import Probe, ToolchainState, locate_python, look_again, probe_python
+from modelreg.registry.toolchains.probing import (
+    Probe,
+    ToolchainState,
+    glance,
+    locate_python,
+    look_again,
+    probe_python,
+)
 from modelreg.registry.words import Backend
 from modelreg_testing.toolchains import answering_python, bare_python, needs_rtx, pretend_backend, pretend_python
 
@@ -210,3 +217,44 @@ def test_a_short_version_gets_its_build_number_from_the_library(
     monkeypatch.setattr(job, "_mapped_library", lambda: "libnvinfer.so.8")
     monkeypatch.setattr(ctypes, "CDLL", lambda _path: Library)
     assert job._exact_version("8.6.0") == "8.6.0.12"
+
+
+def test_a_glance_sees_what_is_gone_or_changed_without_importing_anything(tmp_path: Path) -> None:
+    python = pretend_python(tmp_path, {"tensorrt": "raise RuntimeError('imported')"})
+    usable, no_reason = glance(str(python), backend=TRT, version="10.3.0.26")
+    assert (usable, no_reason) == (ToolchainState.USABLE, "")
+    modules = tmp_path / "python-modules"
+    package = modules / "tensorrt_cu12_bindings-10.4.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorrt-cu12-bindings\nVersion: 10.4.0\n")
+    assert glance(str(python), backend=TRT, version="10.4.0.26")[0] is ToolchainState.USABLE
+    assert glance(str(python), backend=TRT, version="10.3.0.26") == (
+        ToolchainState.CHANGED,
+        "version was 10.3.0.26, is 10.4.0",
+    )
+    (modules / "tensorrt.py").unlink()
+    (modules / "tensorrt").mkdir()  # what an uninstallation leaves behind
+    assert glance(str(python), backend=TRT, version="10.4.0")[0] is ToolchainState.MISSING
+    python.unlink()
+    state, reason = glance(str(python), backend=TRT, version="10.4.0")
+    assert (state, reason) == (ToolchainState.MISSING, f"there is no interpreter {python}")
+
+
+@needs_rtx
+def test_a_glance_knows_the_version_of_the_real_rtx() -> None:
+    probe = probe_python(sys.executable)
+    assert glance(sys.executable, backend=RTX, version=probe.version) == (ToolchainState.USABLE, "")
+    assert glance(sys.executable, backend=RTX, version="1.4.0.76") == (
+        ToolchainState.CHANGED,
+        f"version was 1.4.0.76, is {probe.version}",
+    )
+
+
+def test_a_program_that_hangs_or_is_no_python_is_unusable_at_a_glance(tmp_path: Path) -> None:
+    for text, fact in (("exec sleep 60", "took longer than 0.5 s"), ("echo hello", "garbage")):
+        python = tmp_path / "python"
+        python.write_text(f"#!/bin/sh\n{text}\n")
+        python.chmod(0o755)
+        state, reason = glance(str(python), backend=TRT, version="10.4.0", timeout_s=0.5)
+        assert state is ToolchainState.UNUSABLE
+        assert fact in reason
