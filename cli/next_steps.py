@@ -38,12 +38,12 @@ def print_next(registry: Registry, version: VersionRecord) -> None:
         if engine.id not in gone
     ]
     is_active = any(number == version.number for number, _ in active.values())
-    step = choose_next(version, golden, candidates, is_active=is_active, why_not_here=_ask_this_host())
+    step = choose_next(version, golden, candidates, is_active=is_active, why_not_here=ask_this_host())
     if step:
         print_note(f"next: {step}")
 
 
-def _ask_this_host() -> Callable[[EngineRecord], str]:
+def ask_this_host() -> Callable[[EngineRecord], str]:
     """Return what says why this host cannot run an engine; the host is looked at when first asked, and once."""
     import functools
 
@@ -72,8 +72,6 @@ def choose_next(
         is_active: Whether a channel serves it.
         why_not_here: Returns why this host cannot run an engine, or an empty string.
     """
-    from modelreg.registry.promotion import needs_validation
-
     reference = version.reference
     built = [candidate for candidate in candidates if candidate.engine.files]
     if version.source.unbuildable:
@@ -82,19 +80,21 @@ def choose_next(
         return f"modelreg build {reference} --precision fp32"
     if golden is None:
         return f"modelreg register {version.model} MODEL.onnx --golden FILE, with the ONNX of {reference}"
-    waiting = [candidate.engine for candidate in built if needs_validation(candidate)]
+    waiting = [candidate.engine for candidate in built if candidate.needs_validation]
     if waiting:
-        return _say_validate(reference, waiting, [engine for engine in waiting if not why_not_here(engine)])
+        return say_validate(reference, waiting, [engine for engine in waiting if not why_not_here(engine)])
     if any(candidate.usable for candidate in built) and not is_active:
         return f"modelreg promote {reference} --to production"
     return ""
 
 
-def _say_validate(reference: str, waiting: Sequence[EngineRecord], here: Sequence[EngineRecord]) -> str:
+def say_validate(reference: str, waiting: Sequence[EngineRecord], here: Sequence[EngineRecord]) -> str:
     """Return how to validate what waits for it: what runs here first, else where."""
+    from modelreg.registry.target_order import in_order
+
     if len(here) == len(waiting):
         return f"modelreg validate {reference}"
-    targets = dict.fromkeys(engine.target.name for engine in here or waiting)
+    targets = in_order(engine.target.name for engine in here or waiting)
     if here:
         return f"modelreg validate {reference} --target {','.join(targets)}"
     return f"modelreg validate {reference}, on a host that runs {', '.join(targets)}"
