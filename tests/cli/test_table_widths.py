@@ -15,6 +15,8 @@ from modelreg.cli.bench_tables import print_results
 from modelreg.cli.cells import print_engines
 from modelreg.cli.layer_tables import print_layers
 from modelreg.cli.leases import print_leases
+from modelreg.cli.main import run
+from modelreg.cli.night_tables import print_night
 from modelreg.cli.table_widths import Column, arrange
 from modelreg.registry.leases import Holder, Lease
 from modelreg.registry.promotion import Candidate
@@ -25,6 +27,7 @@ from modelreg.validators.layers.comparison import LayerReport
 from modelreg.validators.layers.measuring import LayerMeasurement, Row
 from modelreg_testing.cli import Shop
 from modelreg_testing.records import ORT, make_engine, make_gate, make_validation
+from modelreg_testing.registry import add_benchmark
 
 AT = datetime(2026, 11, 30, 22, 16, 5, tzinfo=timezone.utc)
 RTX = ToolchainRecord(
@@ -207,8 +210,6 @@ def test_history_puts_a_long_reason_below_its_row(shop: Shop) -> None:
     assert shop.cli("promote", "lenet:1", "--to", "production", "--override-gates", "-m", why).code == 0
 
     def work() -> None:
-        from modelreg.cli.main import run
-
         assert run(["--home", str(shop.path), "history", "lenet", "--no-color"]) == 0
 
     results, _ = on_screen(work)
@@ -219,3 +220,34 @@ def test_history_puts_a_long_reason_below_its_row(shop: Shop) -> None:
     lines, _ = in_pipe(work)
     assert len(lines) == 2
     assert lines[1].endswith(f"{why}; gates overridden: cpu fp32: validation fail: max_relative_error of y")
+
+
+def test_earlier_figures_leave_out_clock_and_host(shop: Shop) -> None:
+    (made,) = shop.add_version(model="a-network-of-many-layers")
+    with shop.database() as database, database.write() as connection:
+        add_benchmark(connection, made, host="worker-17.gpu.example.org")
+
+    def work() -> None:
+        assert run(["--home", str(shop.path), "bench", "a-network-of-many-layers:1", "--history", "--no-color"]) == 0
+
+    lines, notes = on_screen(work)
+    assert lines[0].split()[:4] == ["TIME", "(UTC)", "ENGINE", "BATCH"]
+    assert notes.startswith("no room for SM MHZ")
+    (header, _), notes = in_pipe(work)
+    assert header.split()[-3:] == ["HOST", "SM", "MHZ"]
+    assert notes == ""
+
+
+def test_a_night_puts_its_reasons_below() -> None:
+    engine = {"target": "sm_120", "precision": "int8"}
+    skipped = {"engine": engine, "reason": "needs sm_120; this host has cpu"}
+    way = {"state": "works", "version": 11, "seconds": 0.0123}
+    place = {"model": "resnet50", "channel": "production", "version": 12}
+    channel = {**place, "engines": [], "skipped": [skipped], "rollback": way}
+
+    def work() -> None:
+        print_night({"channels": [channel], "findings": [], "verdict": "ok"}, no_color=True)
+
+    lines, _ = on_screen(work)
+    assert "    needs sm_120; this host has cpu" in lines
+    assert "skipped  needs sm_120; this host has cpu" in in_pipe(work)[0][1]

@@ -232,7 +232,13 @@ def add_validation(
 
 
 def add_benchmark(
-    connection: sa.Connection, engine: EngineRecord, *, batch: int = 1, median_ms: float = 0.5, word: object = 0
+    connection: sa.Connection,
+    engine: EngineRecord,
+    *,
+    batch: int = 1,
+    median_ms: float = 0.5,
+    word: object = 0,
+    host: str = "worker",
 ) -> BenchmarkRecord:
     """Add a benchmark of one batch size, by the host's clock."""
     names = ("min_ms", "median_ms", "mean_ms", "p90_ms", "p95_ms", "p99_ms", "max_ms")
@@ -251,7 +257,7 @@ def add_benchmark(
         measured=[measured],
         settings={"warmup_ms": 200.0, "streams": 1},
         clocks={"before": {"gpus": []}, "after": {"gpus": []}},
-        host={"name": "worker", "gpus": []},
+        host={"name": host, "gpus": []},
         actor=ACTOR,
     )
     return made
