@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from modelreg.cli.engine_traits import say_traits, traits_document
 from modelreg.cli.render import print_document, print_line, print_note, print_warning, short
 from modelreg.registry.clock import iso
 from modelreg.registry.errors import ModelregError
+from modelreg.registry.target_order import in_order
 
 if TYPE_CHECKING:
     from modelreg.registry.manifest import Manifest
     from modelreg.registry.pointers import Pointer
+    from modelreg.registry.promotion import PromotionPlan
     from modelreg.registry.releasing import Activation
     from modelreg.registry.storage.interface import Storage
     from modelreg.registry.words import Json
@@ -23,6 +26,8 @@ def print_activation(activation: Activation, *, storage: Storage, as_json: bool)
             "the channel moved, but the database could not be told; the next promote or rollback of it records it,"
             " or `modelreg doctor --fix`"
         )
+    if activation.plan is not None:
+        warn_of_doubts(activation.plan)
     if as_json:
         print_document(_document(activation))
         return
@@ -36,17 +41,29 @@ def print_activation(activation: Activation, *, storage: Storage, as_json: bool)
         print_line(f"{name}: {_say_move(activation, storage)}, generation {pointer.generation} ({pointer.kind})")
     if activation.plan is None and (manifest := read_released(storage, pointer)) is not None:
         print_released_engines(manifest)
-    for target, engine in sorted(activation.plan.engines.items()) if activation.plan else ():
-        print_line(
-            f"  {target:<8} {engine.precision!s:<5} {engine.toolchain.backend} {engine.toolchain.version},"
-            f" engine {engine.id}, plan {short(engine.plan_digest)}"
-        )
+    if activation.plan is not None:
+        _print_engines(activation.plan)
     for choice in activation.plan.choices if activation.plan else ():
         for over in choice.passed_over:
             cell = f"{choice.target} {over.engine.precision}"
             print_line(f"  passed over: {cell}: {over.reason} (engine {over.engine.id})")
     for overridden in pointer.overridden:
         print_line(f"  gates overridden: {overridden}")
+
+
+def warn_of_doubts(plan: PromotionPlan) -> None:
+    """Say what speaks against a promotion though the gates of its engines pass."""
+    for doubt in plan.doubts:
+        print_warning(doubt)
+
+
+def _print_engines(plan: PromotionPlan) -> None:
+    for target, engine in plan.engines.items():
+        traits = say_traits(engine, plan.version.source.signature)
+        print_line(
+            f"  {target:<8} {engine.precision!s:<5} {engine.toolchain.backend} {engine.toolchain.version},"
+            f" engine {engine.id}, plan {short(engine.plan_digest)}" + (f", {traits}" if traits else "")
+        )
 
 
 def _say_move(activation: Activation, storage: Storage) -> str:
@@ -64,7 +81,7 @@ def say_engine_changes(before: Manifest, after: Manifest) -> str:
     """Return how the engines of two releases differ: `cpu fp32 -> int8, sm_90 none -> fp16`; an empty string if not."""
     old, new = ({engine.target: engine for engine in each.engines} for each in (before, after))
     changes = []
-    for target in sorted({*old, *new}):
+    for target in in_order((*old, *new)):
         was, now = old.get(target), new.get(target)
         if was is not None and now is not None and was.precision == now.precision:
             if was.plan.digest != now.plan.digest:
@@ -87,7 +104,7 @@ def read_released(storage: Storage, pointer: Pointer) -> Manifest | None:
 
 def print_released_engines(manifest: Manifest) -> None:
     """Print the engines of a release, one line each: two releases of one version differ in nothing else."""
-    for engine in manifest.engines:
+    for engine in manifest.listed:
         print_line(
             f"  {engine.target:<8} {engine.precision!s:<5} {engine.backend} {engine.backend_version},"
             f" plan {short(engine.plan.digest)}"
@@ -111,9 +128,15 @@ def _document(activation: Activation) -> Json:
         "changed": activation.changed,
         "recorded": activation.recorded,
         "passed_over": list(activation.plan.passed_over) if activation.plan else [],
+        "warnings": list(activation.plan.doubts) if activation.plan else [],
         "engines": {
-            target: {"id": engine.id, "precision": str(engine.precision), "plan": engine.plan_digest}
-            for target, engine in sorted(engines.items())
+            target: {
+                "id": engine.id,
+                "precision": str(engine.precision),
+                "plan": engine.plan_digest,
+                **traits_document(engine),
+            }
+            for target, engine in engines.items()
         },
     }
 

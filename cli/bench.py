@@ -10,6 +10,7 @@ import click
 from modelreg.cli.bench_choosing import Choice, choose_sides, match_others, settle_batches
 from modelreg.cli.benching import PYTORCH_LOG, Benchmark, EngineResult, Request
 from modelreg.cli.context import Invocation, Registry
+from modelreg.cli.old_bench_spellings import TrtexecBenchCommand
 from modelreg.cli.options import (
     dry_run_option,
     list_option,
@@ -38,6 +39,7 @@ def _read_batches(value: str) -> tuple[int, ...]:
 @make_command(
     "bench",
     help_line="Time engines, alone or in turns with others.",
+    cls=TrtexecBenchCommand,
     examples="""
     modelreg bench lenet:1
     modelreg bench lenet@production --batch 1,8,32 --streams 2 --html bench.html

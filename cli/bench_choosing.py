@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modelreg.cli.context import Registry
+from modelreg.cli.no_engines import no_engine, say_cells
 from modelreg.registry.errors import NotFoundError, UsageError
 from modelreg.registry.references import ModelReference
+from modelreg.registry.target_order import target_key
 
 if TYPE_CHECKING:
     from modelreg.registry.records import EngineRecord, VersionRecord
@@ -54,7 +56,7 @@ def choose_sides(registry: Registry, reference: ModelReference, choice: Choice) 
     Return the built engines of a version that this host runs; of a channel, those that it serves.
 
     Raises:
-        NotFoundError: There is none of that kind.
+        NotFoundError: There is none of that kind, or this host runs none of them.
     """
     from modelreg.cli.comparing import read_active
     from modelreg.cli.versions import read_version
@@ -71,20 +73,26 @@ def choose_sides(registry: Registry, reference: ModelReference, choice: Choice) 
         with registry.database.read() as connection:
             version = read_version(connection, reference)
             found = [each for each in engines.current_engines(connection, version_id=version.id) if each.files]
+    meant = [each for each in found if not each.is_swept and choice.includes(each)]
+    if not meant:
+        raise no_engine(version, found, precisions=choice.precisions, targets=choice.targets)
     host = describe_host()
-    chosen = [
-        Side(version=version, engine=each)
-        for each in found
-        if not each.is_swept
-        and choice.includes(each)
-        and not why_not_here(each.target.name, level=each.hardware_compatibility, host=host)
-    ]
+    reasons = {each.id: why_not_here(each.target.name, level=each.hardware_compatibility, host=host) for each in meant}
+    chosen = [Side(version=version, engine=each) for each in meant if not reasons[each.id]]
     if not chosen:
-        raise NotFoundError(
-            f"{reference} has no engine of that kind that this host runs",
-            hint=f"`modelreg show {reference}` lists its engines, `modelreg build` makes more.",
-        )
+        raise _none_here(reference, meant, reasons)
     return chosen
+
+
+def _none_here(reference: ModelReference, meant: Sequence[EngineRecord], reasons: Mapping[int, str]) -> NotFoundError:
+    """Return the error for engines that other hosts run: each reason once."""
+    ordered = sorted(meant, key=lambda engine: target_key(engine.target.name))
+    why = dict.fromkeys(reasons[engine.id] for engine in ordered)
+    number = f"engine {meant[0].id}" if len(meant) == 1 else f"{len(meant)} engines"
+    return NotFoundError(
+        f"this host runs none of {reference}: {number} ({say_cells(meant)}): {'; '.join(why)}",
+        hint="Time them on a host with their GPU and toolchain.",
+    )
 
 
 def match_others(sides: Sequence[Side], others: Sequence[Side], *, reference: ModelReference) -> dict[int, Side]:

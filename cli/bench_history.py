@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("TIME (UTC)", "ENGINE", "BATCH", "BOUNDARY", "MEDIAN", "P99", "PER SECOND", "HOST", "SM MHZ")
 _RIGHT = ("BATCH", "MEDIAN", "P99", "PER SECOND", "SM MHZ")
+_LEAVE = ("SM MHZ", "HOST", "P99")
+"""What is left out on a narrow screen, in this order."""
 
 
 def show_history(
@@ -43,7 +45,16 @@ def show_history(
     elif not shown:
         print_line(f"nothing measured yet: modelreg bench {version.reference}")
     else:
-        columns = [Column(header=header, right=header in _RIGHT) for header in _COLUMNS]
+        columns = [
+            Column(
+                header=header,
+                right=header in _RIGHT,
+                folds=header == _COLUMNS[0],
+                least=10,
+                leaves=_LEAVE.index(header) + 1 if header in _LEAVE else 0,
+            )
+            for header in _COLUMNS
+        ]
         print_table(columns, [_row(*each) for each in shown], no_color=invocation.no_color)
 
 

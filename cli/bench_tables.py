@@ -15,13 +15,22 @@ if TYPE_CHECKING:
 _COLUMNS = ("ENGINE", "BATCH", "BOUNDARY", "MIN", "MEDIAN", "MEAN", "P90", "P95", "P99", "MAX", "PER SECOND")
 _FIGURES = ("min_ms", "median_ms", "mean_ms", "p90_ms", "p95_ms", "p99_ms", "max_ms")
 _TEXT_COLUMNS = ("ENGINE", "BOUNDARY")
+_LEAVE = ("P90", "P95", "MIN", "MAX", "MEAN")
+"""What is left out on a narrow screen, in this order."""
 
 
 def print_results(document: Json, pairs: Sequence[Pair], *, no_color: bool) -> None:
     """Print everything that `results_document` has."""
     rows = [row for each in document["latencies"] for row in _boundary_rows(_engine_name(each), each)]
     rows += [row for each in document["pytorch"] for row in _boundary_rows(f"PyTorch {each['variant']}", each)]
-    columns = [Column(header=header, right=header not in _TEXT_COLUMNS) for header in _COLUMNS]
+    columns = [
+        Column(
+            header=header,
+            right=header not in _TEXT_COLUMNS,
+            leaves=_LEAVE.index(header) + 1 if header in _LEAVE else 0,
+        )
+        for header in _COLUMNS
+    ]
     print_table(columns, rows, no_color=no_color)
     print_line(f"milliseconds a query, samples a second; {_say_settings(document)}")
     for clocks in document["clocks"]:
@@ -67,9 +76,9 @@ def print_matrix(matrix: Sequence[Json], *, no_color: bool) -> None:
     for row in matrix:
         cells = {cell["batch"]: cell for cell in row["cells"]}
         rows.append([_engine_name(row), *(_say_cell(cells.get(batch)) for batch in batches)])
-    columns = [Column(header="ENGINE"), *(Column(header=f"BATCH {batch}", right=True) for batch in batches)]
+    columns = [Column(header="ENGINE"), *(Column(header=f"BATCH {batch}", right=True, folds=True) for batch in batches)]
     print_table(columns, rows, no_color=no_color)
-    print_line("each: median milliseconds, samples a second, part of the latency of FP32 (not in turns)")
+    print_line("median milliseconds, samples a second, part of FP32's latency (not in turns)")
 
 
 def _say_cell(cell: Json | None) -> str:

@@ -38,6 +38,11 @@ def say_realised(engine: EngineRecord) -> str:
     return storage if storage == compute else f"{storage} storage, {compute} compute"
 
 
+def _shorten_realised(said: str) -> str:
+    """Return `FP16 storage, FP32 compute` as `FP16/FP32`, for a narrow screen."""
+    return said.replace(" storage, ", "/").removesuffix(" compute")
+
+
 def explain_realised(engine: EngineRecord) -> str:
     """Return how many nodes became what was asked, which stayed, and whether the plan was run; or an empty string."""
     realised = engine.realised
@@ -135,12 +140,12 @@ def print_engines(candidates: Sequence[Candidate], validations: dict[int, Valida
     columns = [
         Column(header="ENGINE", right=True),
         Column(header="TARGET"),
-        *([Column(header="BACKEND", folds=True)] if is_mixed else []),
+        *([Column(header="BACKEND", folds=True, least=12)] if is_mixed else []),
         Column(header="PRECISION"),
-        Column(header="REALISED", folds=True),
+        Column(header="REALISED", folds=True, least=26, short=_shorten_realised),
         Column(header="SIZE", right=True),
         Column(header="VERDICT"),
-        Column(header="GATES", folds=True),
+        Column(header="GATES", folds=True, least=10, leaves=1),
     ]
     rows = [
         _engine_row(candidate, validations.get(candidate.engine.id), with_backend=is_mixed) for candidate in candidates

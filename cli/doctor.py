@@ -75,9 +75,10 @@ def command(invocation: Invocation, *, fix: bool, deep: bool, forward: tuple[str
         exit_code = 0 if error is None else error.exit_code
         print_document({"findings": [_document(finding) for finding in findings], "exit_code": exit_code})
     else:
-        _print(findings if invocation.verbose else _merge_channels(findings), no_color=invocation.no_color)
+        shown = findings if invocation.verbose else list(_merge_channels(findings))
+        _print(shown, no_color=invocation.no_color)
         print_line()
-        print_line(_summarise(findings))
+        print_line(_summarise(shown))
     return 0 if error is None else report_after_result(error)
 
 
@@ -200,6 +201,7 @@ def _merge_channels(findings: list[Finding]) -> Iterator[Finding]:
 
 
 def _summarise(findings: list[Finding]) -> str:
+    """Return what the rows amount to: as many checks as there are rows."""
     counts = Counter(str(finding.level) for finding in findings)
     channels = len({finding.subject for finding in findings if "@" in finding.subject})
     said = ", ".join(f"{number_of} {level}" for level, number_of in counts.items())
@@ -207,8 +209,7 @@ def _summarise(findings: list[Finding]) -> str:
     return f"{what}: {count(len(findings), 'check')} ({said}), {count(channels, 'channel')}"
 
 
-def _print(findings: list[Finding] | Iterator[Finding], *, no_color: bool) -> None:
-    shown = list(findings)
+def _print(shown: list[Finding], *, no_color: bool) -> None:
     columns = (
         Column(header="LEVEL"),
         Column(header="CHECK"),

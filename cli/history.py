@@ -182,10 +182,10 @@ def _print(rows: list[_Generation], *, verbose: bool, no_color: bool) -> None:
         Column(header="GEN", right=True),
         Column(header="VERSION", right=True),
         Column(header="KIND"),
-        Column(header="WHEN (UTC)"),
+        Column(header="WHEN (UTC)", folds=True, least=10),
         Column(header="WHO", folds=True),
-        Column(header="WHY", folds=True),
-        *([Column(header="RELEASE")] if verbose else []),
+        Column(header="WHY", folds=True, least=30, below=True),
+        *([Column(header="RELEASE", below=True)] if verbose else []),
     ]
     print_table(
         columns,

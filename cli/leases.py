@@ -116,8 +116,8 @@ def print_leases(leases: Sequence[Lease], *, no_color: bool) -> None:
         Column(header="GEN", right=True),
         Column(header="HOST", folds=True),
         *([Column(header="INSTANCE", folds=True)] if has_instances else []),
-        Column(header="SINCE (UTC)"),
-        Column(header="RENEWED (UTC)"),
+        Column(header="SINCE (UTC)", folds=True, least=10, leaves=1),
+        Column(header="RENEWED (UTC)", folds=True, least=10, leaves=2),
     )
     rows = [
         (

@@ -42,12 +42,12 @@ def print_next(registry: Registry, version: VersionRecord, *, among: Collection[
         if engine.id not in gone
     ]
     is_active = any(number == version.number for number, _ in active.values())
-    step = choose_next(version, golden, candidates, is_active=is_active, why_not_here=_ask_this_host(), among=among)
+    step = choose_next(version, golden, candidates, is_active=is_active, why_not_here=ask_this_host(), among=among)
     if step:
         print_note(f"next: {step}")
 
 
-def _ask_this_host() -> Callable[[EngineRecord], str]:
+def ask_this_host() -> Callable[[EngineRecord], str]:
     """Return what says why this host cannot run an engine; the host is looked at when first asked, and once."""
     import functools
 
@@ -78,8 +78,6 @@ def choose_next(
         why_not_here: Returns why this host cannot run an engine, or an empty string.
         among: The engines that are named for validation where any of them waits for it; None for all.
     """
-    from modelreg.registry.promotion import needs_validation
-
     reference = version.reference
     built = [candidate for candidate in candidates if candidate.engine.files]
     if version.source.unbuildable:
@@ -88,21 +86,23 @@ def choose_next(
         return f"modelreg build {reference} --precision fp32"
     if golden is None:
         return f"modelreg register {version.model} MODEL.onnx --golden FILE, with the ONNX of {reference}"
-    waiting = [candidate.engine for candidate in built if needs_validation(candidate)]
+    waiting = [candidate.engine for candidate in built if candidate.needs_validation]
     if waiting:
         named = [engine for engine in waiting if among is not None and engine.id in among]
         here = [engine for engine in named or waiting if not why_not_here(engine)]
-        return _say_validate(reference, named or waiting, here, others=len(named or waiting) < len(waiting))
+        return say_validate(reference, named or waiting, here, others=len(named or waiting) < len(waiting))
     if any(candidate.usable for candidate in built) and not is_active:
         return f"modelreg promote {reference} --to production"
     return ""
 
 
-def _say_validate(
-    reference: str, waiting: Sequence[EngineRecord], here: Sequence[EngineRecord], *, others: bool
+def say_validate(
+    reference: str, waiting: Sequence[EngineRecord], here: Sequence[EngineRecord], *, others: bool = False
 ) -> str:
     """Return how to validate what waits for it: what runs here first, else where; by target where `others` wait too."""
-    targets = list(dict.fromkeys(engine.target.name for engine in here or waiting))
+    from modelreg.registry.target_order import in_order
+
+    targets = in_order(engine.target.name for engine in here or waiting)
     command = f"modelreg validate {reference}"
     if len(here) == len(waiting) and not others:
         return command

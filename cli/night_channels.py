@@ -92,6 +92,9 @@ class Channels:
         found: Json = {"state": "none", "version": None, "generation": pointer.rolls_back_to, "release": None}
         found |= {"seconds": None, "verified_bytes": None, "error": ""}
         if pointer.rolls_back_to is None:
+            message = "there is no way back: there is no earlier release"
+            hint = "The next promotion makes this one the way back; until then only a promotion mends a bad release."
+            self.watch.add(FindingKind.ROLLBACK, Severity.WARNING, name, message, hint=hint, runbook="bad-release")
             return found | {"error": "there is no earlier release"}
         releases = open_releases(self.registry.home, storage=self.registry.storage, database=database)
         try:
@@ -135,14 +138,15 @@ class Channels:
         """Validate what a channel serves on this host, and compare it with earlier nights; fills `entry`."""
         from modelreg.cli.comparing import read_active
         from modelreg.cli.validating import plan_engines
-        from modelreg.registry import golden_sets
+        from modelreg.registry import golden_sets, validations
 
         name = f"{entry['model']}@{entry['channel']}"
         active = read_active(self.registry, entry["model"], entry["channel"])
         with self.registry.database.read() as connection:
             golden = golden_sets.newest_golden_set(connection, version_id=active.version.id)
+            newest = validations.newest_validations(connection, version_id=active.version.id)
         by_plan = {(each.plan_digest, each.target.name): each for each in active.engines if each.files}
-        served = [by_plan.get((each.plan.digest, each.target)) for each in active.manifest.engines]
+        served = [by_plan.get((each.plan.digest, each.target)) for each in active.manifest.listed]
         if None in served:
             message = "the database does not know every engine that it serves"
             self.watch.add(FindingKind.NOT_VALIDATED, Severity.PROBLEM, name, message, runbook="database-restore")
@@ -156,6 +160,16 @@ class Channels:
         # A night accepts nothing: what was loosened without a word is a finding, and no event comes of it.
         work = replace(work, loosened={precision: [] for precision in work.loosened})
         entry["skipped"] = [{"engine": _engine(engine), "reason": reason} for engine, reason in work.skipped]
+        for engine, reason in work.skipped:
+            if engine.id not in newest:  # else another host has validated it, and does so in its own nights
+                message = f"it was never validated, and cannot be here: {reason}"
+                hint = (
+                    f"Run `modelreg validate {active.version.reference} --engine {engine.id}` on a host that runs it."
+                )
+                subject = f"{name} {engine.target.name} {engine.precision}"
+                self.watch.add(
+                    FindingKind.NOT_VALIDATED, Severity.PROBLEM, subject, message, hint=hint, runbook="new-gpu"
+                )
         judged: list[Judged] = []
         for engine in work.engines:
             self._validate_engine(entry, work, engine, judged)

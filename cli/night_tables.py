@@ -21,9 +21,9 @@ def print_night(document: Json, *, no_color: bool) -> None:
             Column(header="VERSION", right=True),
             Column(header="ENGINE"),
             Column(header="VERDICT"),
-            Column(header="OVER THE NIGHTS", folds=True),
+            Column(header="OVER THE NIGHTS", folds=True, least=24, below=True),
             Column(header="LATENCY", right=True),
-            Column(header="WAY BACK"),
+            Column(header="WAY BACK", folds=True, least=12),
         )
         print_table(columns, rows, no_color=no_color)
         print_line()

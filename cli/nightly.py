@@ -119,8 +119,9 @@ def command(
     follow. No channel is moved and nothing is repaired; verdicts are kept like those of validate.
 
     Reports (JSON, HTML, JUnit, Markdown) go to a folder of this night, and `latest` there points to it. Exits by the
-    worst finding: 0 none worse than a warning, 1 a problem (drift, no way back, not done in time), 3 a gate failed, 6
-    damage. 4: another nightly is at work.
+    worst finding: 0 none worse than a warning (an outlier, no earlier release to go back to), 1 a problem (drift, a way
+    back that fails, an engine that no host ever validated, not done in time), 3 a gate failed, 6 damage. 4: another
+    nightly is at work.
     """
     from modelreg.cli.night_files import only_one, prune_nights, require_place
     from modelreg.registry.clock import utc_now

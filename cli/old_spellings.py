@@ -1,5 +1,6 @@
 """What trtexec's options mean to `modelreg build`: one table. Those that have a meaning here are translated, with a
-note; the others are refused, with what to write instead. Options that `build` has itself are not in it.
+note; the others are refused, with what to write instead. Options that `build` has itself are not in it. What they mean
+to `bench` is in `old_bench_spellings`.
 """
 
 from __future__ import annotations
@@ -95,8 +96,28 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
     ),
 }
 
-SPELLINGS = (*_PRECISIONS, "shapes", *_LEFT_OUT, *_REFUSED)
-"""Every option of the table, in lower case and without dashes."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spellings:
+    """
+    The table of one command, options in lower case and without dashes.
+
+    Attributes:
+        left_out: What changes nothing here, and why.
+        refused: What has no meaning here: the fact, and what to write instead.
+    """
+
+    left_out: Mapping[str, str]
+    refused: Mapping[str, tuple[str, str]]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return every option of the table."""
+        return tuple(dict.fromkeys((*_PRECISIONS, "shapes", *self.left_out, *self.refused)))
+
+
+BUILD = Spellings(left_out=_LEFT_OUT, refused=_REFUSED)
+SPELLINGS = BUILD.keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,24 +138,27 @@ class _Option:
 
 
 class TrtexecCommand(click.Command):
-    """A command that understands trtexec's options too."""
+    """A command that understands trtexec's options too, as its table says."""
+
+    spellings = BUILD
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Translate what is trtexec's, say so, and parse."""
-        require_values(args, self.params)
-        respelled = respell(args)
+        require_values(args, self.params, self.spellings)
+        respelled = respell(args, self.spellings)
         for note in respelled.notes:
             print_note(note)
         return super().parse_args(ctx, list(respelled.arguments))
 
 
-def require_values(arguments: Sequence[str], options: Sequence[click.Parameter]) -> None:
+def require_values(arguments: Sequence[str], options: Sequence[click.Parameter], spellings: Spellings = BUILD) -> None:
     """
     Refuse an option without its value: the option after it would be taken for one, and be translated besides.
 
     Args:
         arguments: The command line as it was written.
         options: The parameters of the command.
+        spellings: Its table.
 
     Raises:
         UsageError: Names the option, and what follows it.
@@ -145,7 +169,7 @@ def require_values(arguments: Sequence[str], options: Sequence[click.Parameter])
         if option is None or following is None or option.value is not None:
             continue
         found = own.get(option.key)
-        if isinstance(found, click.Option) and not found.is_flag and following.key in {*own, *SPELLINGS}:
+        if isinstance(found, click.Option) and not found.is_flag and following.key in {*own, *spellings.keys}:
             raise UsageError(f"{option.spelled} has no value: {following.spelled} follows")
 
 
@@ -153,9 +177,9 @@ def _keys(parameter: click.Parameter) -> list[str]:
     return [option.key for option in map(_read, parameter.opts) if option is not None]
 
 
-def respell(arguments: Sequence[str]) -> Respelled:
+def respell(arguments: Sequence[str], spellings: Spellings = BUILD) -> Respelled:
     """
-    Return a command line of `build` without trtexec's spellings.
+    Return a command line without trtexec's spellings.
 
     Raises:
         UsageError: One of them has no meaning here, or contradicts another; the hint says what to write instead.
@@ -168,34 +192,35 @@ def respell(arguments: Sequence[str]) -> Respelled:
         raise UsageError("--noTF32 contradicts --precision tf32", hint="Leave one of them out.")
     words: list[str] = []
     notes: list[str] = []
+    keys = {*spellings.keys}
     taken = -1
     for at, option in enumerate(options):
-        if option is None or option.key not in SPELLINGS:
+        if option is None or option.key not in keys:
             if at != taken:
                 words.append(arguments[at])
             continue
         following = _following(arguments, at) if option.value is None else ""
-        made, note = _translate(option, following, known)
+        made, note = _translate(option, following, known, spellings)
         taken = at + 1 if following and option.key == "shapes" else -1  # the only one whose value is kept
         words += made
         notes.append(note)
     return Respelled(arguments=(*words, *arguments[end:]), notes=tuple(notes))
 
 
-def _translate(option: _Option, following: str, known: set[str]) -> tuple[list[str], str]:
+def _translate(option: _Option, following: str, known: set[str], spellings: Spellings) -> tuple[list[str], str]:
     """Return an option of the table in our spelling, and what to say about it; refuse it where it has none."""
-    if option.value is not None and option.key in (*_PRECISIONS, *_LEFT_OUT):
+    if option.value is not None and option.key in (*_PRECISIONS, *spellings.left_out):
         raise UsageError(f"{option.spelled} takes no value", hint=f"Write {option.spelled} alone, or leave it out.")
     if option.key in _PRECISIONS:
         return ["--precision", option.key], f"{option.spelled} means --precision {option.key}"
-    if option.key == "shapes":
+    if option.key == "shapes" and "shapes" not in spellings.refused:
         said = f"{option.spelled} means the same shapes for --minShapes, --optShapes and --maxShapes"
         return _fix_shapes(option, option.value or following, known), said
     if option.key == "sparsity" and option.value == "disable":
         return [], f"{option.spelled} is left out: weights are dense"
-    if option.key in _LEFT_OUT:
-        return [], f"{option.spelled} is left out: {_LEFT_OUT[option.key]}"
-    fact, hint = _REFUSED[option.key]
+    if option.key in spellings.left_out:
+        return [], f"{option.spelled} is left out: {spellings.left_out[option.key]}"
+    fact, hint = spellings.refused[option.key]
     raise UsageError(f"{option.spelled} {fact}", hint=hint.format(value=option.value or following or "N"))
 
 

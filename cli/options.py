@@ -239,6 +239,11 @@ def read_targets(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(read_target(word) for word in read_words(value)))
 
 
+def read_engine_ids(value: str) -> tuple[int, ...]:
+    """Read comma-separated ids of engines."""
+    return tuple(whole_number(1)(word) for word in read_words(value))
+
+
 def read_precision(value: str) -> Precision:
     """Read one precision."""
     from modelreg.registry.words import Precision

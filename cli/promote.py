@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modelreg.cli.activations import print_activation
+from modelreg.cli.activations import print_activation, warn_of_doubts
 from modelreg.cli.context import Invocation, open_database, open_releases, open_store
+from modelreg.cli.engine_traits import say_traits, traits_document
 from modelreg.cli.options import (
     dry_run_option,
     expect_current_option,
@@ -15,6 +16,7 @@ from modelreg.cli.options import (
     make_command,
     message_option,
     read_channel_name,
+    read_engine_ids,
     read_precision,
     read_reference,
     read_targets,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     examples="""
     modelreg promote lenet:2 --to production -m "better on sevens"
     modelreg promote lenet@staging --to production --expect-current 3
+    modelreg promote lenet:2 --to production --engine 7,9 --dry-run
     """,
 )
 @click.argument("reference", type=read_reference, metavar="REF")
@@ -55,6 +58,13 @@ if TYPE_CHECKING:
     metavar="T,...",
     help="The targets to serve (default: what the channel requires, else all that are built or active).",
 )
+@list_option(
+    "--engine",
+    "engine_ids",
+    type=read_engine_ids,
+    metavar="ID,...",
+    help="Take these engines, one for a target; other targets only where --target, channel or release want them.",
+)
 @click.option("--precision", type=read_precision, metavar="P", help="Choose engines of this precision only.")
 @expect_current_option
 @click.option(
@@ -69,6 +79,7 @@ def command(
     reference: ModelReference,
     channel: str,
     targets: tuple[str, ...],
+    engine_ids: tuple[int, ...],
     precision: Precision | None,
     expect_current: int | None,
     override_gates: bool,
@@ -78,9 +89,11 @@ def command(
     """Make the engines of REF active on a channel: one per target, all or none.
 
     REF is NAME:VERSION, NAME@CHANNEL or NAME@sha256:DIGEST. Among the engines whose newest validation passes, the
-    precision that the settings prefer is chosen for each target, of several such engines the newest. A validation
-    counts if it was no looser than what the registry's policies demand of the channel now, and as new and from where
-    the channel's settings demand.
+    precision that the settings prefer is chosen for each target, of several such engines the newest; --engine names
+    another.
+
+    A validation counts if it was no looser than what the registry's policies demand of the channel now, and as new and
+    from where the channel's settings demand.
     """
     if reference == ModelReference(model=reference.model):
         raise UsageError(
@@ -97,6 +110,7 @@ def command(
         reference,
         channel,
         targets=targets,
+        engine_ids=engine_ids,
         precision=precision,
         expect_current=expect_current,
         override_gates=override_gates,
@@ -121,6 +135,7 @@ def _make_request(
     channel: str,
     *,
     targets: tuple[str, ...],
+    engine_ids: tuple[int, ...],
     precision: Precision | None,
     expect_current: int | None,
     override_gates: bool,
@@ -135,6 +150,7 @@ def _make_request(
     return PromotionRequest(
         preference=home.settings.preference_for,
         targets=targets,
+        engine_ids=engine_ids,
         configured_targets=home.settings.channel_targets(channel),
         accepts=policies.object_to,
         can_pass_now=policies.can_pass_now,
@@ -149,6 +165,7 @@ def _make_request(
 def _preview(invocation: Invocation, plan: PromotionPlan, channel: str) -> int:
     from modelreg.registry.promotion import require_complete
 
+    warn_of_doubts(plan)
     if invocation.as_json:
         print_document(_plan_document(plan, channel))
     else:
@@ -168,7 +185,9 @@ def _print_plan(plan: PromotionPlan, channel: str) -> None:
         for candidate in choice.candidates:
             engine = candidate.engine
             mark = "->" if choice.engine is engine else "  "
-            print_line(f"{mark} {choice.target:<8} {engine.precision!s:<5} engine {engine.id}: {candidate.reason}")
+            traits = say_traits(engine, plan.version.source.signature)
+            name = f"engine {engine.id}" + (f" ({traits})" if traits else "")
+            print_line(f"{mark} {choice.target:<8} {engine.precision!s:<5} {name}: {candidate.reason}")
         if not choice.candidates:
             print_line(f"   {choice.target:<8} no engine")
     for overridden in plan.overridden:
@@ -183,6 +202,7 @@ def _plan_document(plan: PromotionPlan, channel: str) -> Json:
         "channel": channel,
         "missing": list(plan.missing),
         "overridden": list(plan.overridden),
+        "warnings": list(plan.doubts),
         "targets": [
             {
                 "target": choice.target,
@@ -192,6 +212,7 @@ def _plan_document(plan: PromotionPlan, channel: str) -> Json:
                         "engine": candidate.engine.id,
                         "precision": str(candidate.engine.precision),
                         "plan": candidate.engine.plan_digest,
+                        **traits_document(candidate.engine),
                         "usable": candidate.usable,
                         "reason": candidate.reason,
                     }

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from modelreg.cli.context import Invocation, Registry
+from modelreg.cli.next_steps import ask_this_host, say_validate
+from modelreg.cli.no_engines import no_engine, require_engine
 from modelreg.cli.options import list_option, make_command, read_precisions, read_reference, read_targets, whole_number
 from modelreg.cli.render import print_document, print_note
 from modelreg.cli.report_documents import assemble
@@ -18,9 +20,14 @@ from modelreg.registry.errors import NotFoundError
 from modelreg.registry.references import ModelReference
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
     from modelreg.registry.words import Json, Precision
     from modelreg.validators.reports.document import Judged
+
+
+_NEVER = "it was never validated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +66,9 @@ def command(
 ) -> int:
     """Show the newest verdict of each engine of REF with its gates, and write it in the forms that are asked for.
 
-    Nothing is run. NAME@CHANNEL means the engines that the channel serves. FILE `-` is stdout. The exit code is 0
-    whatever the verdicts are: `validate` and `promote` are the ones that refuse.
+    Nothing is run. NAME@CHANNEL means the engines that the channel serves. An engine that has no verdict is in the
+    report as not validated, and makes it incomplete. FILE `-` is stdout. The exit code is 0 whatever the verdicts are:
+    `validate` and `promote` are the ones that refuse.
     """
     reports.require_writable(as_json=invocation.as_json)
     registry = invocation.open_registry()
@@ -75,11 +83,9 @@ def command(
         for engine, reason in stored.skipped
         if (not precisions or engine.precision in precisions) and (not targets or engine.target.name in targets)
     ]
-    if not chosen:
-        raise NotFoundError(
-            f"{stored.version.reference} has no verdict" + (" on an engine of that kind" if stored.judged else ""),
-            hint=f"Run `modelreg validate {stored.version.reference}`.",
-        )
+    if not chosen and not skipped:
+        built = [engine for engine, _ in (*stored.judged, *stored.skipped)]
+        raise no_engine(stored.version, built, precisions=precisions, targets=targets)
     if reports or invocation.as_json:
         document = assemble(
             registry,
@@ -96,33 +102,53 @@ def command(
         print_verdicts(chosen, skipped, no_color=invocation.no_color)
     for kind, place in reports.places.items():
         print_note(f"{kind}: {place}")
+    if skipped:
+        here = [engine for engine, reason in skipped if reason == _NEVER]
+        print_note(f"next: {say_validate(stored.version.reference, [engine for engine, _ in skipped], here)}")
     return 0
 
 
 def _read_stored(registry: Registry, reference: ModelReference, engine_id: int | None) -> _Stored:
-    from modelreg.registry import engines, golden_sets, releases, validations
+    from modelreg.registry import golden_sets, validations
 
     with registry.database.read() as connection:
         version = read_version(connection, reference)
         newest = validations.newest_validations(connection, version_id=version.id)
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
-        if reference.channel is not None:
-            channel_id = releases.find_channel(connection, model=version.model, name=reference.channel)
-            served = (
-                set() if channel_id is None else {*releases.active_engines(connection, channel_id=channel_id).values()}
-            )
-            found = [each for each in engines.list_engines(connection, version_id=version.id) if each.id in served]
-        elif engine_id is not None:
-            found = engines.list_engines(connection, version_id=version.id)
-        else:
-            found = engines.current_engines(connection, version_id=version.id)
-    built = [engine for engine in found if engine.files and engine_id in (None, engine.id)]
+        built = _find_engines(connection, reference, version, engine_id)
+    why_not_here = ask_this_host()
     return _Stored(
         version=version,
         golden=golden,
         judged=[(engine, newest[engine.id]) for engine in built if engine.id in newest],
-        skipped=[(engine, "it was never validated") for engine in built if engine.id not in newest],
+        skipped=[(engine, _say_never(why_not_here(engine))) for engine in built if engine.id not in newest],
     )
+
+
+def _find_engines(
+    connection: sa.Connection, reference: ModelReference, version: VersionRecord, engine_id: int | None
+) -> list[EngineRecord]:
+    """Return the built engines that are meant: the one with that id, those of a channel, or the present ones."""
+    from modelreg.registry import engines, releases
+
+    named = None if engine_id is None else require_engine(connection, engine_id, version=version)
+    if reference.channel is None:
+        found = engines.current_engines(connection, version_id=version.id) if named is None else [named]
+        return [engine for engine in found if engine.files]
+    channel_id = releases.find_channel(connection, model=version.model, name=reference.channel)
+    served = set() if channel_id is None else {*releases.active_engines(connection, channel_id=channel_id).values()}
+    if named is not None and named.id not in served:
+        raise NotFoundError(
+            f"engine {named.id} is not one that {reference} serves",
+            hint=f"It is one of {version.reference}: `modelreg report {version.reference} --engine {named.id}`.",
+        )
+    known = engines.list_engines(connection, version_id=version.id)
+    return [engine for engine in known if engine.files and engine.id in served and named in (None, engine)]
+
+
+def _say_never(why_not_here: str) -> str:
+    """Return that an engine has no verdict and, where this host cannot give it one, why."""
+    return f"{_NEVER}, and cannot be here: {why_not_here}" if why_not_here else _NEVER
 
 
 def _fetch(

@@ -26,6 +26,7 @@ from modelreg.cli.tables import Column, print_table
 from modelreg.cli.versions import say_samples, version_document
 from modelreg.registry.errors import ModelregError, NotFoundError
 from modelreg.registry.references import ModelReference
+from modelreg.registry.target_order import target_key
 
 if TYPE_CHECKING:
     from modelreg.registry.golden_sets import Replacement
@@ -113,7 +114,7 @@ class _Facts:
         """Return the engines that a channel serves; a plan built twice is the newest."""
         plans = self.served.get(pointer.channel, frozenset())
         found = {each.engine.plan_digest: each.engine for each in self.candidates if each.engine.plan_digest in plans}
-        return sorted(found.values(), key=lambda engine: engine.id)
+        return sorted(found.values(), key=lambda engine: target_key(engine.target.name))
 
 
 def _read_pointers(registry: Registry, model: str) -> list[Pointer]:
@@ -378,7 +379,7 @@ def _show_model(invocation: Invocation, registry: Registry, model: str) -> None:
             pointer.channel,
             str(pointer.version),
             str(pointer.generation),
-            ", ".join(f"{engine.target} {engine.precision}" for engine in manifest.engines),
+            ", ".join(f"{engine.target} {engine.precision}" for engine in manifest.listed),
             when(pointer.at),
             pointer.actor,
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from modelreg.cli.context import Registry
 from modelreg.cli.evaluation import fetch_files, make_passes, open_source
 from modelreg.cli.layer_validation import LayerChoice, compare_engine, layers_document
+from modelreg.cli.no_engines import no_engine, require_engine
 from modelreg.cli.progress import Reporter
 from modelreg.cli.versions import read_version
 from modelreg.registry.errors import NotFoundError, WorkerStartError
@@ -81,8 +82,8 @@ def plan_work(
     With a channel, its policies count. An engine that gave way to a repaired one is left out unless it is named.
 
     Raises:
-        NotFoundError: There is no such version, no built engine of that kind, or no golden set, or the channel
-            `against` serves nothing.
+        NotFoundError: There is no such version, no built engine of that kind or that id, or no golden set, or the
+            channel `against` serves nothing.
     """
     from modelreg.cli.comparing import read_active
     from modelreg.registry import engines, golden_sets, validations
@@ -90,22 +91,19 @@ def plan_work(
 
     with registry.database.read() as connection:
         version = read_version(connection, reference)
-        list_engines = engines.current_engines if engine_id is None else engines.list_engines
-        built = [engine for engine in list_engines(connection, version_id=version.id) if engine.files]
+        if engine_id is None:
+            built = [each for each in engines.current_engines(connection, version_id=version.id) if each.files]
+        else:
+            built = [require_engine(connection, engine_id, version=version)]
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
         newest = validations.newest_validations(connection, version_id=version.id)
     chosen = [
         engine
         for engine in built
-        if engine_id in (None, engine.id)
-        and (not precisions or engine.precision in precisions)
-        and (not targets or engine.target.name in targets)
+        if (not precisions or engine.precision in precisions) and (not targets or engine.target.name in targets)
     ]
     if not chosen:
-        raise NotFoundError(
-            f"{version.reference} has no built engine" + (" of that kind" if built else ""),
-            hint=f"Run `modelreg show {version.reference}`." if built else f"Run `modelreg build {version.reference}`.",
-        )
+        raise no_engine(version, built, precisions=precisions, targets=targets)
     if golden is None:
         raise NotFoundError(
             f"{version.reference} has no golden set to be compared with",

@@ -93,14 +93,11 @@ def command(
         _print(resolution, verbose=invocation.verbose, show=_print_checks if explain else _print_reason)
     if resolution.chosen is not None:
         return 0
-    version = f"{reference.model}:{resolution.pointer.version}"
     from modelreg.cli.failures import report_after_result
+    from modelreg.cli.which_advice import advise_engine
 
     return report_after_result(
-        NotFoundError(
-            f"no engine of {reference} runs on this host",
-            hint=f"Build one for it and promote it: modelreg build {version} --target TARGET",
-        )
+        NotFoundError(f"no engine of {reference} runs on this host", hint=advise_engine(home, resolution.pointer, host))
     )
 
 

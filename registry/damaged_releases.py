@@ -14,5 +14,5 @@ def advise_damaged_release(storage: Storage, release: str) -> str:
         manifest = parse_manifest(storage.read_manifest(release), where=release[:12])
     except ModelregError:
         return f"Promote its version again: {anew}"
-    engines = ", ".join(f"{engine.target} {engine.precision}" for engine in manifest.engines)
+    engines = ", ".join(f"{engine.target} {engine.precision}" for engine in manifest.listed)
     return f"Promote {manifest.model}:{manifest.version} with the same engines ({engines}) again: {anew}"

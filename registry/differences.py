@@ -98,7 +98,7 @@ def manifest_facts(manifest: Manifest) -> dict[str, str]:
     """Return what a release serves."""
     facts = {"version": f"{manifest.model}:{manifest.version}", "source": manifest.source_digest}
     facts |= _signature_facts(manifest.signature)
-    for engine in manifest.engines:
+    for engine in manifest.listed:
         facts[f"{engine.target} precision"] = str(engine.precision)
         facts[f"{engine.target} backend"] = f"{engine.backend} {engine.backend_version}"
         facts[f"{engine.target} plan"] = engine.plan.digest

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from modelreg.registry.contents import Signature, StoredFile
 from modelreg.registry.digests import canonical_json
 from modelreg.registry.errors import IntegrityError
+from modelreg.registry.target_order import target_key
 from modelreg.registry.words import Backend, Json, Precision
 
 if TYPE_CHECKING:
@@ -107,8 +108,13 @@ class Manifest(NamedTuple):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Return the targets that this release serves."""
-        return tuple(engine.target for engine in self.engines)
+        """Return the targets that this release serves, in the order in which people read them."""
+        return tuple(engine.target for engine in self.listed)
+
+    @property
+    def listed(self) -> tuple[ReleasedEngine, ...]:
+        """Return the engines in the order in which people read their targets; the document has them by name."""
+        return tuple(sorted(self.engines, key=lambda engine: target_key(engine.target)))
 
     def to_bytes(self) -> bytes:
         """Return the document whose SHA-256 is the release's identity."""

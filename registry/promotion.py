@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from modelreg.registry.errors import GateFailedError, NotFoundError
+from modelreg.registry.errors import NotFoundError
 from modelreg.registry.pointers import Pointer
+from modelreg.registry.promotion_refusal import refusal, say_missing
 from modelreg.registry.records import EngineRecord, ValidationRecord, VersionRecord
+from modelreg.registry.target_order import in_order
 from modelreg.registry.words import EngineStatus, GateOutcome, Precision, Verdict
 
 Preference = Callable[[str], Sequence[Precision]]
 """Returns a target's precisions, the most wanted first."""
 
 _NOT_VALIDATED = "not validated"
+_NONE_NAMED: Mapping[str, EngineRecord] = {}
 
 Acceptance = Callable[[EngineRecord, ValidationRecord], str]
 """Returns why a passing verdict on an engine does not count, or an empty string where it does."""
@@ -41,6 +44,8 @@ class PromotionRequest:
     targets: tuple[str, ...] = ()
     configured_targets: tuple[str, ...] = ()
     precision: Precision | None = None
+    engine_ids: tuple[int, ...] = ()
+    """Engines that are wanted for their targets, whatever else there is."""
     expect_current: int | None = None
     override_gates: bool = False
     message: str = ""
@@ -79,6 +84,16 @@ class Candidate:
     reason: str
     is_stale: bool = False
 
+    @property
+    def is_built(self) -> bool:
+        """Return whether there is a plan of it."""
+        return self.engine.status is EngineStatus.BUILT and not self.engine.is_swept
+
+    @property
+    def needs_validation(self) -> bool:
+        """Return whether an engine may count once it is validated, or validated again."""
+        return self.is_stale or self.reason.startswith(_NOT_VALIDATED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetChoice:
@@ -97,7 +112,13 @@ class TargetChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionPlan:
-    """All targets of a promotion; it may go ahead when `missing` is empty."""
+    """
+    All targets of a promotion; it may go ahead when `missing` is empty.
+
+    Attributes:
+        named: Targets whose engine the user named by its id.
+        doubts: What speaks against the choice though the gates of its engines pass.
+    """
 
     version: VersionRecord
     choices: tuple[TargetChoice, ...]
@@ -105,6 +126,8 @@ class PromotionPlan:
     overridden: tuple[str, ...] = ()
     precision: Precision | None = None
     validate_options: str = ""
+    named: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     @property
     def engines(self) -> dict[str, EngineRecord]:
@@ -122,18 +145,24 @@ class PromotionPlan:
 
 
 def required_targets(
-    *, explicit: Sequence[str], configured: Sequence[str], active: Sequence[str], built: Sequence[str]
+    *,
+    explicit: Sequence[str],
+    configured: Sequence[str],
+    active: Sequence[str],
+    built: Sequence[str],
+    named: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return the targets a promotion must serve, sorted.
+    """Return the targets a promotion must serve, in the order of their numbers.
 
     What the user names wins, then what the channel's settings demand; else every target of the release that is
-    active now (so that a promotion never drops one silently) and every target this version is built for.
+    active now (so that a promotion never drops one silently) and every target this version is built for, or only
+    those of the engines that the user names (`named`).
     """
     if explicit:
-        return tuple(sorted(set(explicit)))
+        return in_order(explicit)
     if configured:
-        return tuple(sorted(set(configured)))
-    return tuple(sorted({*active, *built}))
+        return in_order(configured)
+    return in_order((*active, *(named or built)))
 
 
 def judge_engine(
@@ -198,21 +227,27 @@ def plan_promotion(
     accepts: Acceptance = accept_every_verdict,
     can_pass_now: CanPassNow = policies_never_change,
     validate_options: str = "",
+    named: Mapping[str, EngineRecord] = _NONE_NAMED,
 ) -> PromotionPlan:
-    """Return the plan: per target the preferred precision among the engines that pass, or what is missing."""
+    """Return the plan: per target the preferred precision among the engines that pass, or what is missing.
+
+    For the targets of `named` no other engine is considered.
+    """
     choices: list[TargetChoice] = []
     missing: list[str] = []
     for target in targets:
         considered = [
             judge_engine(standing, golden_digest=golden_digest, accepts=accepts, can_pass_now=can_pass_now)
             for standing in standings
-            if standing.engine.target.name == target and precision in (None, standing.engine.precision)
+            if standing.engine.target.name == target
+            and precision in (None, standing.engine.precision)
+            and (target not in named or standing.engine.id == named[target].id)
         ]
         candidates = _by_preference(considered, preference(target))
         engine = next((candidate.engine for candidate in candidates if candidate.usable), None)
         choices.append(TargetChoice(target=target, engine=engine, candidates=candidates))
         if engine is None:
-            missing.append(_say_missing(target, candidates))
+            missing.append(say_missing(target, candidates))
     if not targets:
         missing.append("no engine is built")
     return PromotionPlan(
@@ -221,6 +256,7 @@ def plan_promotion(
         missing=tuple(missing),
         precision=precision,
         validate_options=validate_options,
+        named=tuple(target for target in targets if target in named),
     )
 
 
@@ -237,13 +273,13 @@ def override_gates(plan: PromotionPlan) -> PromotionPlan:
         if choice.engine is not None:
             choices.append(choice)
             continue
-        built = next((c for c in choice.candidates if _is_built(c)), None)
+        built = next((c for c in choice.candidates if c.is_built), None)
         if built is None:
-            raise _refusal(plan)
+            raise refusal(plan)
         overridden.append(f"{choice.target} {built.engine.precision}: {built.reason}")
         choices.append(TargetChoice(target=choice.target, engine=built.engine, candidates=choice.candidates))
     if not choices:
-        raise _refusal(plan)
+        raise refusal(plan)
     return replace(plan, choices=tuple(choices), missing=(), overridden=tuple(overridden))
 
 
@@ -255,55 +291,7 @@ def require_complete(plan: PromotionPlan) -> None:
         GateFailedError: Something is missing; every missing target is named.
     """
     if plan.missing:
-        raise _refusal(plan)
-
-
-def _refusal(plan: PromotionPlan) -> GateFailedError:
-    return GateFailedError(
-        f"{plan.version.reference} cannot be promoted: {'; '.join(plan.missing)}",
-        missing=plan.missing,
-        hint=_advise(plan),
-    )
-
-
-def _advise(plan: PromotionPlan) -> str:
-    """Return the next step: to build where nothing is built, else to validate, else to look at what failed."""
-    reference = plan.version.reference
-    validate = " ".join(part for part in ("modelreg validate", reference, plan.validate_options) if part)
-    waiting = [choice for choice in plan.choices if choice.engine is None]
-    unbuilt = [choice for choice in waiting if all(not _is_built(candidate) for candidate in choice.candidates)]
-    if unbuilt or not plan.choices:
-        build = " ".join((f"modelreg build {reference}", *_build_options(plan, unbuilt)))
-        failed = [
-            str(candidate.engine.id)
-            for choice in unbuilt
-            for candidate in choice.candidates
-            if candidate.engine.status is EngineStatus.FAILED
-        ]
-        log = f" `modelreg show {reference} --log {failed[0]}` prints why a build failed." if failed else ""
-        return f"Run `{build}`, then `{validate}`.{log}"
-    override = "or go over the gates with --override-gates --message WHY."
-    served = [choice.target for choice in plan.choices if choice.engine is not None]
-    if served:
-        override = f"promote the rest alone with --target {','.join(served)}, {override}"
-    if any(needs_validation(candidate) for choice in waiting for candidate in choice.candidates):
-        return f"Run `{validate}`, {override}"
-    return f"See `modelreg show {reference}`, and build another engine, {override}"
-
-
-def _build_options(plan: PromotionPlan, unbuilt: Sequence[TargetChoice]) -> list[str]:
-    targets = ",".join(choice.target for choice in unbuilt)
-    options = [f"--target {targets}"] if targets else []
-    return options + ([f"--precision {plan.precision}"] if plan.precision is not None else [])
-
-
-def _is_built(candidate: Candidate) -> bool:
-    return candidate.engine.status is EngineStatus.BUILT and not candidate.engine.is_swept
-
-
-def needs_validation(candidate: Candidate) -> bool:
-    """Return whether an engine may count once it is validated, or validated again."""
-    return candidate.is_stale or candidate.reason.startswith(_NOT_VALIDATED)
+        raise refusal(plan)
 
 
 def _by_preference(considered: Sequence[Candidate], order: Sequence[Precision]) -> tuple[Candidate, ...]:
@@ -312,13 +300,6 @@ def _by_preference(considered: Sequence[Candidate], order: Sequence[Precision]) 
         return (order.index(wanted) if wanted in order else len(order), -candidate.engine.id)
 
     return tuple(sorted(considered, key=rank))
-
-
-def _say_missing(target: str, candidates: Sequence[Candidate]) -> str:
-    if not candidates:
-        return f"{target} has no engine"
-    reasons = "; ".join(f"{candidate.engine.precision} {candidate.reason}" for candidate in candidates)
-    return f"{target} has no engine that passes ({reasons})"
 
 
 def choose_rollback_generation(current: Pointer, *, to_generation: int | None, place: str) -> int:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import sqlalchemy as sa
 
 from modelreg.registry import engines, golden_sets, releases, validations, versions
+from modelreg.registry.named_engines import require_promotable, require_wanted
 from modelreg.registry.promotion import (
     EngineStanding,
     PromotionPlan,
     PromotionRequest,
+    judge_engine,
     override_gates,
     plan_promotion,
     required_targets,
 )
+from modelreg.registry.promotion_doubts import find_doubts
 from modelreg.registry.records import EngineRecord, VersionRecord
 from modelreg.registry.references import ModelReference
+from modelreg.registry.words import Precision
 
 
 def read_plan(
@@ -32,20 +37,27 @@ def read_plan(
         request: What the user asks.
 
     Raises:
-        NotFoundError: There is no such version.
-        GateFailedError: Gates are to be overridden, and a target has no engine that was built.
+        NotFoundError: There is no such version, or no such engine of it.
+        GateFailedError: Gates are to be overridden, and a target has no engine that was built, or one is named that
+            was not.
+        UsageError: The engines that are named cannot make one release of these targets.
     """
     version = versions.get_version(connection, reference)
     cells = _candidates(connection, reference, version)
     newest = validations.newest_validations(connection, version_id=version.id)
     golden = golden_sets.newest_golden_set(connection, version_id=version.id)
     built = [engine.target.name for engine in cells if engine.files]
+    named = _read_named(connection, reference, version, request, cells)
+    targets = required_targets(
+        explicit=request.targets, configured=request.configured_targets, active=active, built=built, named=tuple(named)
+    )
+    require_wanted(named, targets, explicit=request.targets, channel_wants=request.configured_targets)
+    known = {engine.id: engine for engine in (*cells, *named.values())}
     plan = plan_promotion(
         version,
-        [EngineStanding(engine=engine, validation=newest.get(engine.id)) for engine in cells],
-        targets=required_targets(
-            explicit=request.targets, configured=request.configured_targets, active=active, built=built
-        ),
+        [EngineStanding(engine=engine, validation=newest.get(engine.id)) for engine in known.values()],
+        targets=targets,
+        named=named,
         golden_digest=golden.digest if golden else None,
         preference=request.preference,
         precision=request.precision,
@@ -53,7 +65,34 @@ def read_plan(
         can_pass_now=request.can_pass_now,
         validate_options=request.validate_options,
     )
-    return override_gates(plan) if request.override_gates and plan.missing else plan
+    if request.override_gates and plan.missing:
+        plan = override_gates(plan)
+    # Of FP32 its verdicts as they are: whether they count is a matter for promoting it, and of its policy's file.
+    fp32 = [
+        judge_engine(
+            EngineStanding(engine=engine, validation=newest.get(engine.id)),
+            golden_digest=golden.digest if golden else None,
+        )
+        for engine in engines.current_engines(connection, version_id=version.id)
+        if engine.precision is Precision.FP32
+    ]
+    return replace(plan, doubts=find_doubts(plan.engines, fp32))
+
+
+def _read_named(
+    connection: sa.Connection,
+    reference: ModelReference,
+    version: VersionRecord,
+    request: PromotionRequest,
+    cells: Sequence[EngineRecord],
+) -> dict[str, EngineRecord]:
+    return require_promotable(
+        [engines.get_engine(connection, number) for number in dict.fromkeys(request.engine_ids)],
+        reference=reference,
+        version=version,
+        served=None if reference.channel is None else frozenset(engine.id for engine in cells),
+        precision=request.precision,
+    )
 
 
 def _candidates(connection: sa.Connection, reference: ModelReference, version: VersionRecord) -> list[EngineRecord]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from modelreg.registry.words import Json
+from modelreg.runtime.host import has_driver
 from modelreg.runtime.monitoring.devices import REASONS, DeviceReading, Devices, read_devices
 
 _CPUS = Path("/sys/devices/system/cpu")
@@ -20,7 +21,8 @@ SLOWING = frozenset(REASONS.values()) - {"gpu_idle", "applications_clocks_settin
 
 def read_clocks() -> Json:
     """Return `gpus` that this process may use, `gpus_not_read` (why there may be none) and `cpu`; never an error."""
-    return {**describe_devices(read_devices()), "cpu": read_cpu()}
+    devices = read_devices() if has_driver() else Devices()  # a host without a GPU needs nothing installed to say so
+    return {**describe_devices(devices), "cpu": read_cpu()}
 
 
 def describe_devices(devices: Devices) -> Json:

@@ -60,7 +60,7 @@ def choose_engines(manifest: Manifest, request: PullRequest) -> tuple[ReleasedEn
     if missing := [target for target in request.wanted if target not in manifest.targets]:
         raise NotFoundError(f"{request.name} has no engine for {missing[0]}", hint=f"It serves {has}.")
     wanted = request.wanted or request.host_targets
-    chosen = tuple(engine for engine in manifest.engines if engine.target in wanted)
+    chosen = tuple(engine for engine in manifest.listed if engine.target in wanted)
     if not chosen:
         raise NotFoundError(
             f"{request.name} serves {has}, and this host has {', '.join(wanted)}",

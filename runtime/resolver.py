@@ -12,6 +12,7 @@ from modelreg.registry.pointers import Pointer
 from modelreg.registry.references import check_name
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.suggestions import no_active_release
+from modelreg.registry.target_order import target_key
 from modelreg.registry.words import Precision
 from modelreg.runtime.host import Host
 from modelreg.runtime.suitability import BOUND_TO_VERSION, Suitability, compute_capability, judge
@@ -111,21 +112,25 @@ def rank(judged: Sequence[Suitability], host: Host, *, preference: Preference) -
 
     A GPU goes before the CPU; what was built for the GPU's architecture before what is compatible with it; what passed
     its gates before what went over them; then the host's first GPU, the preferred precision, the nearest architecture.
+    What cannot be loaded is in the order of its targets.
     """
     order = {target: index for index, target in enumerate(host.targets)}
 
     def key(found: Suitability) -> tuple[bool | int | str, ...]:
         engine, target = found.engine, found.runs_on or found.engine.target
         wanted = list(preference(target))
+        precision = wanted.index(engine.precision) if engine.precision in wanted else len(wanted)
+        if not found.usable:
+            return (True, *target_key(engine.target), precision)
         return (
-            not found.usable,
+            False,
             target == "cpu",
             not found.is_exact,
             not found.passes_gates,
             order.get(target, len(order)),
-            wanted.index(engine.precision) if engine.precision in wanted else len(wanted),
+            precision,
             abs(compute_capability(target) - compute_capability(engine.target)),
-            engine.target,
+            *target_key(engine.target),
         )
 
     return tuple(sorted(judged, key=key))

@@ -14,6 +14,7 @@ from modelreg.registry.errors import NotFoundError, UsageError
 from modelreg.registry.records import VersionRecord
 from modelreg.registry.references import parse_reference
 from modelreg.registry.words import Precision
+from modelreg_testing.cli import Shop
 from modelreg_testing.records import make_engine, make_source, make_version
 
 Shape = tuple[int | str | None, ...]
@@ -83,3 +84,18 @@ def test_parts_are_of_the_fp32_engine_of_the_same_target_and_backend_and_batch()
     ]
     found = {each["engine"]: {cell["batch"]: cell["to_fp32"] for cell in each["cells"]} for each in make_matrix(rows)}
     assert found == {1: {1: 1, 8: 1}, 2: {1: 0.5, 8: 0.25, 16: None}, 3: {1: None}}
+
+
+def test_engines_that_other_hosts_run_are_said_as_validate_says_it(shop: Shop) -> None:
+    shop.add_version()
+    shop.add_engine(target="sm_120", precision=Precision.FP16)
+    shop.add_engine(target="sm_89", precision=Precision.FP16)
+    refused = shop.cli("bench", "lenet:1", "--target", "sm_89")
+    assert refused.code == 1
+    assert "this host runs none of lenet:1: engine 3 (sm_89 fp16): needs sm_89; this host has cpu\n" in refused.err
+    both = shop.cli("bench", "lenet:1", "--precision", "fp16").err
+    assert "2 engines (sm_89 fp16, sm_120 fp16): needs sm_89; this host has cpu; needs sm_120; this host has" in both
+    nothing = shop.cli("bench", "lenet:1", "--target", "sm_90")
+    assert "lenet:1 has no built engine for sm_90\n" in nothing.err
+    assert "It has cpu fp32, sm_89 fp16, sm_120 fp16" in nothing.err
+    assert shop.cli("bench", "lenet:1", "--dry-run").code == 0

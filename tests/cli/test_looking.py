@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from modelreg.registry.words import Precision, Verdict
+from modelreg.registry.words import EngineStatus, Precision, Verdict
 from modelreg_testing.cli import Shop, run_cli
 
 
@@ -315,3 +315,35 @@ def test_doctor_removes_leftovers_only_when_told(stocked: Shop) -> None:
     before = stocked.cli("doctor", "--fix", "--dry-run", "--json").document
     assert before == stocked.cli("doctor", "--json").document
     assert stocked.cli("doctor", "--fix").code == 0
+
+
+def test_doctor_counts_the_rows_that_it_shows(stocked: Shop) -> None:
+    for words in ((), ("-v",)):
+        told = stocked.cli("doctor", *words).out.splitlines()
+        rows = told[1 : told.index("")]
+        assert f": {len(rows)} checks (" in told[-1]
+
+
+@pytest.mark.parametrize(
+    ("number", "fact", "hint"),
+    [
+        (999, "there is no engine 999", "lists engines"),
+        (4, "engine 4 is not one of lenet:1", "It is one of lenet:2."),
+        (6, "engine 6 (sm_89 fp32) was not built: the worker crashed", "modelreg show lenet:1 --log 6"),
+    ],
+)
+def test_an_engine_that_cannot_be_validated_or_reported_is_named(
+    stocked: Shop, number: int, fact: str, hint: str
+) -> None:
+    stocked.add_engine(target="sm_89", status=EngineStatus.FAILED)
+    for command in ("validate", "report"):
+        refused = stocked.cli(command, "lenet:1", "--engine", number)
+        assert refused.code == 1
+        assert refused.err.startswith(f"modelreg: error: {fact}\n")
+        assert hint in refused.err
+
+
+def test_engines_of_another_kind_than_is_asked_for_are_named_by_validate(stocked: Shop) -> None:
+    refused = stocked.cli("validate", "lenet:1", "--target", "sm_89", "--precision", "int8")
+    assert "lenet:1 has no built int8 engine for sm_89\n" in refused.err
+    assert "It has cpu fp32, cpu fp16, cpu int8" in refused.err

@@ -49,10 +49,10 @@ STALE = judge(Verdict.PASS, golden="0" * 64)
         ([UNJUDGED], SET, False, "modelreg validate lenet:1"),
         ([never_run("cpu")], SET, False, "modelreg validate lenet:1"),
         (
-            [never_run("sm_86"), never_run("sm_89"), never_run("sm_86")],
+            [never_run("sm_120"), never_run("sm_89"), never_run("sm_120")],
             SET,
             False,
-            "modelreg validate lenet:1, on a host for each of sm_86, sm_89",
+            "modelreg validate lenet:1, on a host for each of sm_89, sm_120",
         ),
         ([UNJUDGED, never_run("sm_86")], SET, False, "modelreg validate lenet:1 --target cpu"),
         ([PASSED, never_run("sm_86")], SET, True, "modelreg validate lenet:1, on a host that runs sm_86"),

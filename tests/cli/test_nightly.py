@@ -18,6 +18,7 @@ from junitparser import JUnitXml
 from modelreg.cli import night_checks, night_files
 from modelreg.cli.night_files import only_one
 from modelreg.registry.contents import StoredFile
+from modelreg.registry.golden_sets import newest_golden_set
 from modelreg.registry.leases import Holder, hold
 from modelreg.registry.policy_events import list_reasons
 from modelreg.registry.references import ModelReference
@@ -27,7 +28,7 @@ from modelreg.runtime.runner import WorkerRunner
 from modelreg_testing.checkout import ROOT
 from modelreg_testing.cli import CliResult, Shop
 from modelreg_testing.nights import copy_of_lenet_after_a_night, plant_nights
-from modelreg_testing.registry import add_engine
+from modelreg_testing.registry import add_engine, add_validation
 from modelreg_testing.reports import nightly_validator
 
 pytestmark = pytest.mark.slow
@@ -226,7 +227,9 @@ def test_one_channel_in_trouble_does_not_stop_the_others(bad: tuple[Shop, CliRes
     assert [each["verdict"] for each in rows["lenet@production"]["engines"]] == ["pass"]
     assert [each["verdict"] for each in rows["lenet@staging"]["engines"]] == ["fail"]
     assert rows["broken@production"]["engines"] == []
-    assert [each[1] for each in findings(done.document, "not-validated")] == ["broken@production cpu fp32"]
+    assert [each[1] for each in findings(done.document, "not-validated")] == [
+        *("broken@production cpu fp32", "lenet@edge sm_89 fp32"),
+    ]
 
 
 def test_the_worst_finding_is_first_and_makes_the_exit_code(bad: tuple[Shop, CliResult]) -> None:
@@ -253,6 +256,31 @@ def test_engines_of_other_hosts_are_skipped_with_the_reason(bad: tuple[Shop, Cli
         **{"state": "none", "version": None, "generation": None, "seconds": None, "verified_bytes": None},
         "error": "there is no earlier release",
     }
+
+
+def test_a_channel_without_an_earlier_release_is_a_warning(bad: tuple[Shop, CliResult]) -> None:
+    places = ("broken@production", "lenet@edge", "lenet@staging")
+    message = "there is no way back: there is no earlier release"
+    assert findings(bad[1].document, "rollback") == [("warning", place, message) for place in places]
+
+
+def test_an_engine_that_this_host_cannot_run_is_a_problem_until_another_host_has_validated_it(shop: Shop) -> None:
+    engine = shop.add_engine("lenet:2", target="sm_89", verdict=None)
+    shop.storage.put_bytes(b"log lenet:2 sm_89 fp32")
+    promoted = shop.cli("promote", "lenet:2", "--to", "edge", "--target", "sm_89", "--override-gates", "-m", "no sm_89")
+    assert promoted.code == 0, promoted.err
+    done = shop.cli("nightly", "--json")
+    assert (done.code, done.document["verdict"]) == (1, "problem")
+    message = "it was never validated, and cannot be here: needs sm_89; this host has cpu"
+    assert findings(done.document, "not-validated") == [("problem", "lenet@edge sm_89 fp32", message)]
+    with shop.database() as database, database.write() as connection:
+        golden = newest_golden_set(connection, version_id=engine.version_id)
+        assert golden is not None
+        add_validation(connection, engine, golden=golden.digest)
+    shop.storage.put_bytes(f"report {engine.id} pass".encode())
+    done = shop.cli("nightly", "--json")
+    assert (done.code, done.document["verdict"]) == (0, "warning")
+    assert findings(done.document, "not-validated") == []
 
 
 def test_a_night_that_validated_nothing_is_no_good_night(bad: tuple[Shop, CliResult]) -> None:

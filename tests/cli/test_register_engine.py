@@ -177,7 +177,7 @@ def test_it_is_promoted_only_over_its_gates_and_which_reads_its_header(stocked: 
     take(stocked, "rtx.plan")
     refused = stocked.cli("promote", "lenet:1", "--to", "production")
     assert refused.code == 3
-    assert "sm_86 has no engine that passes (fp16 not validated, never run)" in refused.err
+    assert "sm_86 has no engine that passes (fp16 engine 2: not validated, never run)" in refused.err
     skipped = stocked.cli("validate", "lenet:1", "--engine", "2", "--dry-run")
     assert "would skip engine 2 (sm_86 fp16): needs sm_86" in skipped.out
     forced = stocked.cli("promote", "lenet:1", "--to", "production", "--override-gates", "-m", "bench")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from xml.etree import ElementTree as Tree
 
@@ -186,10 +185,57 @@ def test_a_damaged_stored_report_is_exit_6(shop: Shop) -> None:
     assert refused.code == 6
 
 
-def test_a_version_without_verdicts_has_no_report(tmp_path: Path) -> None:
-    empty = Shop(tmp_path / "empty")
-    empty.add_version(precisions=(Precision.FP32,), verdict=None)
-    refused = empty.cli("report", "lenet:1")
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Shop:
+    """Return a version with an engine for the CPU, validated, and one for another host, which a channel serves."""
+    made = Shop(tmp_path / "elsewhere")
+    made.add_version(verdict=None)
+    made.add_engine(target="sm_89", precision=Precision.FP16, verdict=None)
+    for channel, targets in (("gpu", "sm_89"), ("both", "cpu,sm_89")):
+        words = ("--to", channel, "--target", targets, "--override-gates", "-m", "not here")
+        assert made.cli("promote", "lenet:1", *words).code == 0
+    return made
+
+
+NEVER = "it was never validated, and cannot be here: needs sm_89; this host has cpu"
+
+
+@pytest.mark.parametrize("words", [("lenet@gpu",), ("lenet:1", "--target", "sm_89"), ("lenet:1", "--engine", "2")])
+def test_engines_that_no_host_validated_are_in_the_report_as_that(
+    elsewhere: Shop, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    kinds = [word for kind in KINDS for word in (f"--{kind}", tmp_path / kind)]
+    done = elsewhere.cli("report", *words, *kinds)
+    assert done.code == 0, done.err
+    assert f"engine 2 (sm_89 fp16): skipped, {NEVER}\n" in done.out
+    assert "next: modelreg validate lenet:1, on a host that runs sm_89\n" in done.err
+    body = json.loads((tmp_path / "report-json").read_bytes())
+    report_validator().validate(body)
+    assert (body["verdict"], body["validations"], [each["reason"] for each in body["skipped"]]) == (
+        *("incomplete", [], [NEVER]),
+    )
+    assert NEVER in (tmp_path / "html").read_text(encoding="utf-8")
+
+
+def test_a_channel_of_two_targets_says_the_same_of_each(elsewhere: Shop) -> None:
+    done = elsewhere.cli("report", "lenet@both", "--json")
+    assert [each["reason"] for each in done.document["skipped"]] == ["it was never validated", NEVER]
+    assert "next: modelreg validate lenet:1 --target cpu\n" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "fact", "hint"),
+    [
+        (("lenet:1", "--engine", "999"), "there is no engine 999", "lists engines"),
+        (("lenet@gpu", "--engine", "1"), "engine 1 is not one that lenet@gpu serves", "report lenet:1 --engine 1"),
+        (("lenet:1", "--precision", "int8"), "lenet:1 has no built int8 engine", "It has cpu fp32, sm_89 fp16"),
+        (("lenet:1", "--target", "sm_90"), "lenet:1 has no built engine for sm_90", "It has cpu fp32, sm_89 fp16"),
+        (("bare:1",), "bare:1 has no built engine", "Run `modelreg build bare:1`."),
+    ],
+)
+def test_what_is_not_there_has_no_report(elsewhere: Shop, words: tuple[str, ...], fact: str, hint: str) -> None:
+    elsewhere.add_version(model="bare", precisions=())
+    refused = elsewhere.cli("report", *words)
     assert refused.code == 1
-    assert "lenet:1 has no verdict" in refused.err
-    shutil.rmtree(empty.path)
+    assert fact in refused.err
+    assert hint in refused.err

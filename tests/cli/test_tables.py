@@ -5,7 +5,8 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from modelreg.cli.tables import Column, fit_widths, fold, print_table, text_width
+from modelreg.cli.table_widths import fit_widths, fold, text_width
+from modelreg.cli.tables import Column, print_table
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from modelreg.registry.clock import utc_now
 from modelreg.registry.manifest import make_manifest
 from modelreg.registry.pointers import next_pointer
 from modelreg.registry.records import ToolchainRecord
-from modelreg.registry.words import ActivationKind, Backend, Precision
+from modelreg.registry.words import ActivationKind, Backend, Precision, Verdict
 from modelreg.runtime.host import Gpu, _find_gpus
 from modelreg_testing.cli import Shop
 from modelreg_testing.plans import tensorrt_plan
@@ -170,3 +170,41 @@ def test_the_home_of_nobody_is_refused_in_one_line(served: Shop) -> None:
     assert (refused.code, "nobody of that name has a home folder here" in refused.err) == (1, True)
     (served.path / "config.toml").write_text('[serve]\npython = ["~nobodyx/x"]\n')
     assert "there is no interpreter" in served.cli("which", "lenet@production").err
+
+
+@pytest.fixture
+def elsewhere(shop: Shop) -> Shop:
+    """Serve an engine of another GPU to a host without one, before which a version was built for the CPU too."""
+    shop.add_version(precisions=())
+    shop.add_engine(target="sm_89", precision=Precision.FP16)
+    shop.add_engine(target="sm_120", precision=Precision.FP16)
+    assert shop.cli("promote", "lenet:1", "--to", "production").code == 0
+    return shop
+
+
+def test_where_nothing_is_built_for_this_host_its_target_is_named(
+    elsewhere: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = elsewhere.cli("which", "lenet@production")
+    assert [line.split()[0] for line in found.out.splitlines()[1:]] == ["sm_89", "sm_120"]
+    assert found.code == 1
+    assert found.err.endswith("Build one for it and promote it: modelreg build lenet:1 --target cpu\n")
+    monkeypatch.setattr("modelreg.runtime.host._find_gpus", lambda: ((H200,), ""))
+    assert elsewhere.cli("which", "lenet@production").err.endswith("modelreg build lenet:1 --target sm_90\n")
+    elsewhere.database_path.unlink()
+    assert elsewhere.cli("which", "lenet@production").err.endswith("modelreg build lenet:1 --target sm_90\n")
+
+
+def test_where_an_engine_for_this_host_only_waits_for_promotion_the_hint_promotes_it(elsewhere: Shop) -> None:
+    elsewhere.add_engine(precision=Precision.INT8, verdict=Verdict.FAIL)
+    elsewhere.add_engine(verdict=None)
+    waiting = elsewhere.cli("which", "lenet@production").err
+    assert "Engine 4 (cpu fp32) runs here: not validated. Validate it, then promote it:" in waiting
+    assert waiting.endswith("modelreg validate lenet:1 --engine 4\n")
+    elsewhere.add_engine(variant={"excluded_nodes": ["/fc/Gemm"]})
+    hint = elsewhere.cli("which", "lenet@production").err.splitlines()[-1]
+    assert "Engine 5 (cpu fp32) runs here and passes; promote it: " in hint
+    words = hint.partition("promote it: modelreg ")[2].split()
+    assert elsewhere.cli(*words).code == 0
+    found = elsewhere.cli("which", "lenet@production", "--json").document
+    assert [each["target"] for each in found["engines"]] == ["cpu", "sm_89", "sm_120"]

@@ -25,6 +25,13 @@ def test_the_same_engines_give_the_same_bytes() -> None:
     assert first.to_bytes() == second.to_bytes()
 
 
+def test_targets_are_read_by_number_and_written_by_name_as_they_always_were() -> None:
+    manifest = make_manifest(make_version(), {name: make_engine(1, target=name) for name in ("sm_89", "sm_120", "cpu")})
+    assert manifest.targets == tuple(engine.target for engine in manifest.listed) == ("cpu", "sm_89", "sm_120")
+    written = json.loads(manifest.to_bytes())["engines"]
+    assert [engine["target"] for engine in written] == ["cpu", "sm_120", "sm_89"]
+
+
 def test_another_plan_gives_other_bytes() -> None:
     first = make_manifest(make_version(), {"cpu": make_engine(1)})
     assert first.to_bytes() != make_manifest(make_version(), {"cpu": make_engine(2)}).to_bytes()

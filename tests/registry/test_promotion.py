@@ -50,6 +50,8 @@ def plan(
         ([], ["sm_90", "cpu"], [], ["cpu"], ("cpu", "sm_90")),
         ([], [], ["sm_90"], ["cpu"], ("cpu", "sm_90")),
         ([], [], [], ["cpu", "cpu"], ("cpu",)),
+        ([], [], ["sm_120"], ["sm_89", "cpu"], ("cpu", "sm_89", "sm_120")),
+        (["sm_120", "sm_89"], [], [], [], ("sm_89", "sm_120")),
         ([], [], [], [], ()),
     ],
 )
@@ -57,6 +59,16 @@ def test_required_targets(
     explicit: list[str], configured: list[str], active: list[str], built: list[str], expected: tuple[str, ...]
 ) -> None:
     assert required_targets(explicit=explicit, configured=configured, active=active, built=built) == expected
+
+
+@pytest.mark.parametrize(
+    ("active", "expected"), [([], ("sm_89",)), (["cpu"], ("cpu", "sm_89"))], ids=["a first release", "one that serves"]
+)
+def test_named_engines_are_promoted_for_their_targets_and_none_that_is_served_is_dropped(
+    active: list[str], expected: tuple[str, ...]
+) -> None:
+    built = ["cpu", "sm_89", "sm_120"]
+    assert required_targets(explicit=[], configured=[], active=active, built=built, named=["sm_89"]) == expected
 
 
 def test_the_preferred_precision_among_those_that_pass_is_chosen() -> None:
@@ -141,6 +153,49 @@ def test_what_was_wanted_more_and_does_not_pass_is_named() -> None:
     made = plan(standing(make_engine(1)), standing(make_engine(2, FP16)), standing(make_engine(3, INT8), Verdict.FAIL))
     assert made.passed_over == ("cpu int8: validation fail: cosine of logits",)
     assert plan(standing(make_engine(3, INT8), Verdict.FAIL)).passed_over == ()
+
+
+def test_engines_that_do_not_pass_for_the_same_reason_are_named_together() -> None:
+    made = plan(
+        standing(make_engine(1), None),
+        standing(make_engine(2, INT8), None),
+        standing(make_engine(4, INT8), None),
+        standing(make_engine(3, INT8), Verdict.FAIL),
+    )
+    assert made.missing == (
+        "cpu has no engine that passes (int8 engines 4, 2: not validated;"
+        " int8 engine 3: validation fail: cosine of logits; fp32 engine 1: not validated)",
+    )
+
+
+def test_a_named_engine_is_the_only_one_considered_for_its_target() -> None:
+    named = make_engine(1)
+    standings = [standing(named), standing(make_engine(5)), standing(make_engine(6, FP16, target="sm_90"))]
+    made = plan_promotion(
+        make_version(),
+        standings,
+        targets=("cpu", "sm_90"),
+        golden_digest=GOLDEN,
+        preference=prefer_int8,
+        named={"cpu": named},
+    )
+    assert {target: engine.id for target, engine in made.engines.items()} == {"cpu": 1, "sm_90": 6}
+    assert made.named == ("cpu",)
+
+
+def test_a_named_engine_that_waits_for_its_verdict_is_validated_by_its_id() -> None:
+    named = make_engine(1)
+    made = plan_promotion(
+        make_version(),
+        [standing(named, None), standing(make_engine(5))],
+        targets=("cpu",),
+        golden_digest=GOLDEN,
+        preference=prefer_int8,
+        named={"cpu": named},
+    )
+    with pytest.raises(GateFailedError, match="fp32 engine 1: not validated") as raised:
+        require_complete(made)
+    assert raised.value.hint().startswith("Run `modelreg validate lenet:1 --engine 1`")
 
 
 def test_nothing_built_is_nothing_to_promote() -> None:
@@ -292,7 +347,7 @@ def test_a_long_error_of_a_build_is_cut_where_it_is_one_reason_of_many() -> None
 def test_an_engine_whose_plan_was_swept_is_not_activated_even_over_its_gates() -> None:
     swept = replace(make_engine(1), is_swept=True)
     made = plan(standing(swept))
-    assert made.missing == ("cpu has no engine that passes (fp32 its plan was removed by gc)",)
+    assert made.missing == ("cpu has no engine that passes (fp32 engine 1: its plan was removed by gc)",)
     with pytest.raises(GateFailedError) as refusal:
         override_gates(made)
     assert "modelreg build" in refusal.value.hint()

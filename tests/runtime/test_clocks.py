@@ -28,8 +28,15 @@ def test_this_host_answers_whether_it_has_a_gpu_or_not() -> None:
     assert set(found["cpu"]["governors"].values()) <= set(range(1, 10_000))
 
 
+def test_a_host_without_a_driver_is_not_asked_to_install_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr("modelreg.runtime.clocks.has_driver", lambda: False)
+    assert read_clocks()["gpus_not_read"] == "no GPU is visible"
+
+
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr("modelreg.runtime.clocks.has_driver", lambda: True)
     found = read_clocks()
     assert found["gpus_not_read"].startswith("nvidia-ml-py is not installed: ")
     assert "modelreg[serve]" in found["gpus_not_read"]

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from modelreg.cli.context import locate_database
 from modelreg.cli.main import run
 from modelreg.config.settings import Home, create_home
-from modelreg.registry import blobs, golden_sets
+from modelreg.registry import blobs, golden_sets, versions
 from modelreg.registry.contents import Signature, StoredFile, TensorSpec
 from modelreg.registry.database import Database
 from modelreg.registry.records import EngineRecord, SourceInfo
+from modelreg.registry.references import parse_reference
 from modelreg.registry.storage.interface import Storage
 from modelreg.registry.storage.open import create_storage, open_storage
-from modelreg.registry.words import BlobKind, Precision, Verdict
+from modelreg.registry.words import BlobKind, EngineStatus, Precision, Verdict
 from modelreg_testing.registry import ACTOR, add_engine, add_validation, add_version, make_database
 
 
@@ -131,6 +132,38 @@ class Shop:
                     )
                 built.append(engine)
         return built
+
+    def add_engine(
+        self,
+        reference: str = "lenet:1",
+        *,
+        precision: Precision = Precision.FP32,
+        target: str = "cpu",
+        verdict: Verdict | None = Verdict.PASS,
+        status: EngineStatus = EngineStatus.BUILT,
+        runs: int | None = None,
+        **says: Any,
+    ) -> EngineRecord:
+        """Add one engine to a version; `says` is what its recipe says beside the usual, and makes it another one."""
+        with self.database() as database, database.write() as connection:
+            version = versions.get_version(connection, parse_reference(reference))
+            golden = golden_sets.newest_golden_set(connection, version_id=version.id)
+            plan = self.storage.put_bytes(f"plan {reference} {target} {precision} {says}".encode())
+            file = StoredFile(path="model.onnx", digest=plan.digest, size_bytes=plan.size_bytes)
+            engine = add_engine(
+                connection,
+                version,
+                precision=precision,
+                target=target,
+                status=status,
+                files=[file],
+                says=says,
+                runs=runs,
+            )
+            if verdict is not None and engine.files:
+                assert golden is not None
+                add_validation(connection, engine, verdict=verdict, golden=golden.digest)
+        return engine
 
     def _make_source(self, word: str) -> SourceInfo:
         blob = self.storage.put_bytes(f"source {word}".encode())

@@ -145,9 +145,23 @@ def add_engine(
     status: EngineStatus = EngineStatus.BUILT,
     toolchain: ToolchainRecord | None = None,
     files: Sequence[StoredFile] | None = None,
+    says: Json | None = None,
+    runs: int | None = None,
 ) -> EngineRecord:
-    """Add an engine, built unless told otherwise; its files depend on version, target and precision."""
-    recipe: Json = {"precision": str(precision), "flags": []}
+    """Add an engine, built unless told otherwise; its files depend on version, target and precision.
+
+    Args:
+        connection: A writing transaction.
+        version: Whose engine it is.
+        precision: Asked for.
+        target: What it is for.
+        status: Whether it was built.
+        toolchain: What built it.
+        files: Its plan and what lies beside it.
+        says: What its recipe says beside the usual.
+        runs: How often the build tried it out; 0 where its GPU was not there.
+    """
+    recipe: Json = {"precision": str(precision), "flags": [], **(says or {})}
     plan = StoredFile(
         path="model.onnx", digest=digest_of(f"plan {version.reference} {target} {precision}"), size_bytes=8192
     )
@@ -166,7 +180,13 @@ def add_engine(
         variant_digest=version.source.digest,
         status=status,
         files=(files or [plan]) if is_built else [],
-        realised={"precision": str(precision), "layers": {"float32": 3}} if is_built else {},
+        realised={
+            "precision": str(precision),
+            "layers": {"float32": 3},
+            **({} if runs is None else {"checked": {"runs": runs}}),
+        }
+        if is_built
+        else {},
         build_s=1.5,
         log_digest=log,
         error="" if is_built else "the worker crashed",
@@ -212,7 +232,13 @@ def add_validation(
 
 
 def add_benchmark(
-    connection: sa.Connection, engine: EngineRecord, *, batch: int = 1, median_ms: float = 0.5, word: object = 0
+    connection: sa.Connection,
+    engine: EngineRecord,
+    *,
+    batch: int = 1,
+    median_ms: float = 0.5,
+    word: object = 0,
+    host: str = "worker",
 ) -> BenchmarkRecord:
     """Add a benchmark of one batch size, by the host's clock."""
     names = ("min_ms", "median_ms", "mean_ms", "p90_ms", "p95_ms", "p99_ms", "max_ms")
@@ -231,7 +257,7 @@ def add_benchmark(
         measured=[measured],
         settings={"warmup_ms": 200.0, "streams": 1},
         clocks={"before": {"gpus": []}, "after": {"gpus": []}},
-        host={"name": "worker", "gpus": []},
+        host={"name": host, "gpus": []},
         actor=ACTOR,
     )
     return made
