@@ -5,17 +5,15 @@ The manifest keeps its own order, by name: its digest rests on it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
-_PARTS = re.compile(r"(.*?)(\d*)", re.DOTALL)
+_DIGITS = "0123456789"
 
 
 def target_key(target: str) -> tuple[str, int, str]:
     """Return what a target is sorted by: its letters, its number, and its whole name where these are the same."""
-    found = _PARTS.fullmatch(target)
-    assert found is not None  # both parts may be empty
-    letters, digits = found.groups()
+    letters = target.rstrip(_DIGITS)
+    digits = target[len(letters) :]
     return letters, int(digits) if digits else -1, target
 
 
