@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -86,22 +87,36 @@ def _first_line(*words: str) -> str:
 
 
 def write_page(path: Path, results: Path, *, preface: str) -> None:
-    """Write the page from every part that has results."""
-    lines = [preface.rstrip(), ""]
-    total, broken = 0, 0
+    """Write the page from every part that has results here; a part without keeps what the page says of it."""
+    former = _read_sections(path)
     sections = []
     for part, (title, meaning) in PARTS.items():
         found = load(results, part)
-        sections += [f"## {title}", "", f"`make faults PARTS={part}`. {meaning}", ""]
         if found is None:
-            sections += ["Not run.", ""]
-            continue
-        rows, about = found
-        total += sum(row.trials for row in rows)
-        broken += sum(len(row.violations) for row in rows)
-        sections += [*_table(rows), "", _say_where(about), ""]
-    lines += [f"In all {total:,} trials (reads of the control among them), {broken} violations.", "", *sections]
-    path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+            body = former.get(title, f"`make faults PARTS={part}`. {meaning}\n\nNot run.")
+        else:
+            rows, about = found
+            table = "\n".join(_table(rows))
+            body = f"`make faults PARTS={part}`. {meaning}\n\n{table}\n\n{_say_where(about)}"
+        sections.append(f"## {title}\n\n{body}\n")
+    counts = [count for section in sections for count in _read_counts(section)]
+    total, broken = sum(trials for trials, _ in counts), sum(violations for _, violations in counts)
+    summary = f"In all {total:,} trials (reads of the control among them), {broken} violations.\n"
+    path.write_text("\n".join([preface.rstrip() + "\n", summary, *sections]), encoding="utf-8")
+
+
+def _read_sections(path: Path) -> dict[str, str]:
+    """Return what a page says, by heading."""
+    if not path.exists():
+        return {}
+    titled = (section.partition("\n") for section in path.read_text(encoding="utf-8").split("\n## ")[1:])
+    return {title: body.strip() for title, _, body in titled}
+
+
+def _read_counts(section: str) -> list[tuple[int, int]]:
+    """Return trials and violations of each row of a section's table."""
+    rows = [re.split(r"(?<!\\)\|", line) for line in section.splitlines() if line.startswith("| ")]
+    return [(int(row[3].replace(",", "")), int(row[5])) for row in rows[1:]]
 
 
 def _table(rows: list[Tally]) -> list[str]:
