@@ -36,6 +36,8 @@ pytestmark = pytest.mark.gpu
 
 MIB = 1 << 20
 SWAPS = 100
+LOAD = 0.5
+"""Of what clients and server, which share one Python process, can do: near 1, it is their queue that is timed."""
 
 
 def heavy(lab: Lab) -> str:
@@ -86,9 +88,9 @@ def test_swaps_under_load_fail_no_request_and_mix_no_answer(lab: Lab, batching: 
         known = Known(requests=requests, answers=answers)
         until(lambda: model.state().retired == 0)
         free = current_free(model)
-        capacity, _ = run_closed(model.infer, requests, clients=6, seconds=2.0)
+        capacity, _ = run_closed(model.infer, requests, clients=12, seconds=2.0, known=known)
         swaps = Swaps(model, lambda turn: move(lab, turn), number=4, seconds=seconds)
-        rate = 0.8 * capacity
+        rate = LOAD * capacity
         found = run_open(model.infer, known, rate=rate, clients=12, seconds=seconds, meanwhile=swaps)
         entry = note(
             lab,

@@ -74,15 +74,23 @@ def first_output(answer: Answer) -> Array:
     return next(iter(answer.outputs.values()))
 
 
-def run_closed(infer: Infer, requests: Sequence[Inputs], *, clients: int, seconds: float) -> tuple[float, list[float]]:
-    """Have clients ask one request after the other; return requests a second, and every latency in seconds."""
+def run_closed(
+    infer: Infer, requests: Sequence[Inputs], *, clients: int, seconds: float, known: Known | None = None
+) -> tuple[float, list[float]]:
+    """
+    Have clients ask one request after the other; return requests a second, and every latency in seconds.
+
+    With `known` each answer is looked at, as `run_open` does: what clients that do so can ask for is less.
+    """
     latencies: list[list[float]] = [[] for _ in range(clients)]
     until = time.monotonic() + seconds
 
     def ask(number: int) -> None:
         turn = number
         while (began := time.monotonic()) < until:
-            infer(requests[turn % len(requests)])
+            answer = infer(requests[turn % len(requests)])
+            if known is not None:
+                known.is_of(answer.served.version, turn % len(requests), first_output(answer))
             latencies[number].append(time.monotonic() - began)
             turn += clients
 
