@@ -107,6 +107,9 @@ def _indent(examples: str) -> str:
     return "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
 
 
+_LARGEST = 2**63 - 1  # of a database
+
+
 def whole_number(minimum: int) -> Callable[[str], int]:
     """Return what reads a whole number of at least `minimum`; unlike click's, it says in words what is wrong."""
 
@@ -117,6 +120,8 @@ def whole_number(minimum: int) -> Callable[[str], int]:
             raise click.BadParameter(f"{value!r} is not a whole number") from None
         if found < minimum:
             raise click.BadParameter(f"{found} is below {minimum}")
+        if found > _LARGEST:
+            raise click.BadParameter(f"{value} is above {_LARGEST}")
         return found
 
     return number

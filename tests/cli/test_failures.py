@@ -72,6 +72,7 @@ def test_a_traceback_is_shown_only_with_verbose(shop: Shop) -> None:
         (["build", "lenet:1", "--timeout", "nan"], "nan is not a number above 0"),
         (["list", "--limit", "1.5"], "'1.5' is not a whole number"),
         (["list", "--limit", "0"], "0 is below 1"),
+        (["validate", "lenet:1", "--engine", str(2**63)], f"{2**63} is above {2**63 - 1}"),
         (["rollback", "lenet"], "Write lenet@CHANNEL; `modelreg show lenet` lists"),
         (["rollback", "lenet:1"], "lenet:1 names a version"),
         (["rollback", "lenet@a", "--channel", "b"], "lenet@a and --channel b name two channels"),
