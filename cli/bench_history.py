@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from modelreg.cli.render import number, print_document, print_line, when
+from modelreg.cli.table_widths import place_in
 from modelreg.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def show_history(
                 right=header in _RIGHT,
                 folds=header == _COLUMNS[0],
                 least=10,
-                leaves=_LEAVE.index(header) + 1 if header in _LEAVE else 0,
+                leaves=place_in(_LEAVE, header),
             )
             for header in _COLUMNS
         ]

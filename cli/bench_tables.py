@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from modelreg.cli.render import print_line
+from modelreg.cli.table_widths import place_in
 from modelreg.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def print_results(document: Json, pairs: Sequence[Pair], *, no_color: bool) -> N
         Column(
             header=header,
             right=header not in _TEXT_COLUMNS,
-            leaves=_LEAVE.index(header) + 1 if header in _LEAVE else 0,
+            leaves=place_in(_LEAVE, header),
         )
         for header in _COLUMNS
     ]

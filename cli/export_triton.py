@@ -16,7 +16,7 @@ from modelreg.cli.options import (
     read_precision,
     read_reference,
     read_targets,
-    read_words,
+    read_whole_numbers,
     whole_number,
 )
 from modelreg.cli.progress import interrupted_by_signals
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from modelreg.runtime.triton.repository import ExportPlan
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
-
-def _read_sizes(value: str) -> tuple[int, ...]:
-    return tuple(whole_number(1)(word) for word in read_words(value))
 
 
 def _read_name(value: str) -> str:
@@ -68,7 +64,7 @@ def _read_name(value: str) -> str:
 @list_option(
     "--preferred-batch",
     "preferred",
-    type=_read_sizes,
+    type=read_whole_numbers,
     metavar="N,...",
     help="Preferred batch sizes (default: the optima of the profiles).",
 )

@@ -21,8 +21,8 @@ def print_next(registry: Registry, version: VersionRecord, *, among: Collection[
     """
     from modelreg.cli.policies_in_force import policies_in_force
     from modelreg.registry import engines, golden_sets, validations, versions
-    from modelreg.registry.promotion import EngineStanding, judge_engine
     from modelreg.registry.repaired_engines import find_superseded
+    from modelreg.registry.standings import judge_engines
 
     with registry.database.read() as connection:
         golden = golden_sets.newest_golden_set(connection, version_id=version.id)
@@ -31,16 +31,13 @@ def print_next(registry: Registry, version: VersionRecord, *, among: Collection[
         active = next((m.channels for m in versions.list_models(connection) if m.name == version.model), {})
     gone = find_superseded(cells, newest)
     policies = policies_in_force(registry.home, registry.database, model=version.model)
-    candidates = [
-        judge_engine(
-            EngineStanding(engine=engine, validation=newest.get(engine.id)),
-            golden_digest=golden.digest if golden else None,
-            accepts=policies.object_or_say_why_not,
-            can_pass_now=policies.could_pass_now,
-        )
-        for engine in cells
-        if engine.id not in gone
-    ]
+    candidates = judge_engines(
+        [engine for engine in cells if engine.id not in gone],
+        newest,
+        golden,
+        accepts=policies.object_or_say_why_not,
+        can_pass_now=policies.could_pass_now,
+    )
     is_active = any(number == version.number for number, _ in active.values())
     step = choose_next(version, golden, candidates, is_active=is_active, why_not_here=ask_this_host(), among=among)
     if step:

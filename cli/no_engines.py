@@ -50,13 +50,10 @@ def require_engine(connection: sa.Connection, engine_id: int, *, version: Versio
         NotFoundError: There is none, it is of another version, or its build failed.
     """
     from modelreg.registry.engines import get_engine
+    from modelreg.registry.named_engines import require_of
 
     engine = get_engine(connection, engine_id)
-    if engine.version_id != version.id:
-        raise NotFoundError(
-            f"engine {engine_id} is not one of {version.reference}",
-            hint=f"It is one of {engine.model}:{engine.version}.",
-        )
+    require_of(engine, version)
     if not engine.files:
         raise NotFoundError(
             f"engine {engine_id} ({engine.target.name} {engine.precision}) was not built: {engine.brief_error}",

@@ -244,8 +244,8 @@ def read_targets(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(read_target(word) for word in read_words(value)))
 
 
-def read_engine_ids(value: str) -> tuple[int, ...]:
-    """Read comma-separated ids of engines."""
+def read_whole_numbers(value: str) -> tuple[int, ...]:
+    """Read comma-separated numbers above zero: ids, or sizes."""
     return tuple(whole_number(1)(word) for word in read_words(value))
 
 

@@ -16,10 +16,10 @@ from modelreg.cli.options import (
     make_command,
     message_option,
     read_channel_name,
-    read_engine_ids,
     read_precision,
     read_reference,
     read_targets,
+    read_whole_numbers,
 )
 from modelreg.cli.render import print_document, print_line
 from modelreg.registry.errors import GateFailedError, UsageError
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 @list_option(
     "--engine",
     "engine_ids",
-    type=read_engine_ids,
+    type=read_whole_numbers,
     metavar="ID,...",
     help="Take these engines, one for a target; other targets only where --target, channel or release want them.",
 )

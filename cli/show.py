@@ -132,7 +132,7 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
     from modelreg.registry import benchmarks, engines, golden_sets, validations, versions
     from modelreg.registry.leases import read_leases
     from modelreg.registry.pins import find_pin
-    from modelreg.registry.promotion import EngineStanding, judge_engine
+    from modelreg.registry.standings import judge_engines
 
     with registry.database.read() as connection:
         version = versions.get_version(connection, reference)
@@ -143,15 +143,9 @@ def _read_facts(registry: Registry, reference: ModelReference) -> _Facts:
         measured = benchmarks.newest_benchmarks(connection, version_id=version.id)
     pointers = [pointer for pointer in _read_pointers(registry, version.model) if pointer.version == version.number]
     policies = policies_in_force(registry.home, registry.database, model=version.model)
-    candidates = [
-        judge_engine(
-            EngineStanding(engine=engine, validation=judged.get(engine.id)),
-            golden_digest=golden.digest if golden else None,
-            accepts=policies.object_or_say_why_not,
-            can_pass_now=policies.could_pass_now,
-        )
-        for engine in built
-    ]
+    candidates = judge_engines(
+        built, judged, golden, accepts=policies.object_or_say_why_not, can_pass_now=policies.could_pass_now
+    )
     leases = read_leases(registry.storage, model=version.model)
     return _Facts(
         version=version,

@@ -34,6 +34,11 @@ class Column:
     leaves: int = 0
 
 
+def place_in(order: Sequence[str], header: str) -> int:
+    """Return `Column.leaves` of a column, given the headers that are left out, in their order."""
+    return order.index(header) + 1 if header in order else 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
     """

@@ -47,8 +47,8 @@ def _read_candidates(home: Home, pointer: Pointer, host: Host) -> list[Candidate
     from modelreg.cli.policies_in_force import policies_in_force
     from modelreg.registry import engines, golden_sets, validations, versions
     from modelreg.registry.manifest import make_manifest
-    from modelreg.registry.promotion import EngineStanding, judge_engine
     from modelreg.registry.references import ModelReference
+    from modelreg.registry.standings import judge_engines
     from modelreg.runtime.suitability import judge
 
     with open_database(home) as database:
@@ -59,17 +59,13 @@ def _read_candidates(home: Home, pointer: Pointer, host: Host) -> list[Candidate
             golden = golden_sets.newest_golden_set(connection, version_id=version.id)
             newest = validations.newest_validations(connection, version_id=version.id)
             built = engines.current_engines(connection, version_id=version.id)
-        found = [
-            judge_engine(
-                EngineStanding(engine=engine, validation=newest.get(engine.id)),
-                golden_digest=golden.digest if golden else None,
-                accepts=policies.object_to,
-                can_pass_now=policies.can_pass_now,
-            )
+        fitting = [
+            engine
             for engine in built
             if engine.files and not engine.is_swept
             if judge(make_manifest(version, {engine.target.name: engine}).engines[0], host).usable
         ]
+        found = judge_engines(fitting, newest, golden, accepts=policies.object_to, can_pass_now=policies.can_pass_now)
 
     def rank(candidate: Candidate) -> tuple[int, int, int]:
         engine, targets = candidate.engine, host.targets

@@ -75,14 +75,19 @@ def require_wanted(
             )
 
 
-def _require_own(
-    engine: EngineRecord, reference: ModelReference, version: VersionRecord, served: frozenset[int] | None
-) -> None:
+def require_of(engine: EngineRecord, version: VersionRecord) -> None:
+    """Raise NotFoundError where an engine that a user names is of another version."""
     if engine.version_id != version.id:
         raise NotFoundError(
             f"engine {engine.id} is not one of {version.reference}",
             hint=f"It is one of {engine.model}:{engine.version}.",
         )
+
+
+def _require_own(
+    engine: EngineRecord, reference: ModelReference, version: VersionRecord, served: frozenset[int] | None
+) -> None:
+    require_of(engine, version)
     if served is not None and engine.id not in served:
         raise NotFoundError(
             f"engine {engine.id} is not one that {reference} serves",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -10,16 +10,21 @@ import sqlalchemy as sa
 from modelreg.registry import engines, golden_sets, releases, validations, versions
 from modelreg.registry.named_engines import require_promotable, require_wanted
 from modelreg.registry.promotion import (
+    Acceptance,
+    Candidate,
+    CanPassNow,
     EngineStanding,
     PromotionPlan,
     PromotionRequest,
+    accept_every_verdict,
     judge_engine,
     override_gates,
     plan_promotion,
+    policies_never_change,
     required_targets,
 )
 from modelreg.registry.promotion_doubts import find_doubts
-from modelreg.registry.records import EngineRecord, VersionRecord
+from modelreg.registry.records import EngineRecord, GoldenSetRecord, ValidationRecord, VersionRecord
 from modelreg.registry.references import ModelReference
 from modelreg.registry.words import Precision
 
@@ -68,15 +73,38 @@ def read_plan(
     if request.override_gates and plan.missing:
         plan = override_gates(plan)
     # Of FP32 its verdicts as they are: whether they count is a matter for promoting it, and of its policy's file.
-    fp32 = [
+    current = engines.current_engines(connection, version_id=version.id)
+    fp32 = judge_engines([engine for engine in current if engine.precision is Precision.FP32], newest, golden)
+    return replace(plan, doubts=find_doubts(plan.engines, fp32))
+
+
+def judge_engines(
+    found: Iterable[EngineRecord],
+    newest: Mapping[int, ValidationRecord],
+    golden: GoldenSetRecord | None,
+    *,
+    accepts: Acceptance = accept_every_verdict,
+    can_pass_now: CanPassNow = policies_never_change,
+) -> list[Candidate]:
+    """
+    Return engines with what their newest verdicts come to.
+
+    Args:
+        found: The engines.
+        newest: The newest verdict by engine.
+        golden: The version's golden set, or None.
+        accepts: As of `judge_engine`.
+        can_pass_now: As of `judge_engine`.
+    """
+    return [
         judge_engine(
             EngineStanding(engine=engine, validation=newest.get(engine.id)),
             golden_digest=golden.digest if golden else None,
+            accepts=accepts,
+            can_pass_now=can_pass_now,
         )
-        for engine in engines.current_engines(connection, version_id=version.id)
-        if engine.precision is Precision.FP32
+        for engine in found
     ]
-    return replace(plan, doubts=find_doubts(plan.engines, fp32))
 
 
 def _read_named(

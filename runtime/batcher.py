@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from modelreg.registry.toolchains.pieces import Pieces, whole
+from modelreg.registry.toolchains.pieces import Feed, whole
 from modelreg.registry.words import Json
 from modelreg.runtime.batches import Batching, Lane, count_ready, find_lane, join, largest_batch, split
 from modelreg.runtime.engines import Engine, is_dead
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.generic]
     Outputs = dict[str, Array]
-    Feed = Mapping[str, Array | Pieces]
 
-RunBatch = Callable[["Feed"], "Outputs"]
+RunBatch = Callable[[Feed], "Outputs"]
 
 
 class Queued(Future["Outputs"]):

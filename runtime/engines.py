@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from modelreg.registry.toolchains.pieces import Pieces
+    from modelreg.registry.toolchains.pieces import Feed
 
     Array = NDArray[np.generic]
-    Feed = Mapping[str, Array | Pieces]
 
 
 _CLOSE_S = 5.0

@@ -7,7 +7,7 @@ request that it had is run once more elsewhere, since inference changes nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from modelreg.registry.toolchains.pieces import Pieces
+    from modelreg.registry.toolchains.pieces import Feed
 
     Array = NDArray[np.generic]
-    Feed = Mapping[str, Array | Pieces]
 
 _TRIES = 2
 """A request may end this many processes, and no more: it may be the reason that they end."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from modelreg.registry.toolchains.pieces import Pieces
+    from modelreg.registry.toolchains.pieces import Feed
     from modelreg.runtime.latency import Measurement
 
     Array = NDArray[np.generic]
@@ -197,7 +197,7 @@ class WorkerRunner:
         """Return the names of the outputs, in order."""
         return [each["name"] for each in self.info["outputs"]]
 
-    def run(self, inputs: Mapping[str, Array | Pieces]) -> dict[str, Array]:
+    def run(self, inputs: Feed) -> dict[str, Array]:
         """
         Return every output for one set of inputs, as C-contiguous arrays.
 
@@ -308,9 +308,7 @@ class WorkerRunner:
     ) -> None:
         self.close()
 
-    def _call(
-        self, job: str, request: Json, arrays: Mapping[str, Array | Pieces], *, timeout_s: float
-    ) -> tuple[Json, dict[str, Array]]:
+    def _call(self, job: str, request: Json, arrays: Feed, *, timeout_s: float) -> tuple[Json, dict[str, Array]]:
         try:
             return self._worker.call(job, request, arrays, timeout_s=timeout_s)
         except WorkerJobError as error:

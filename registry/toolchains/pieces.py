@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,10 @@ class Pieces:
         joined = empty(self.shape, self.dtype)
         np.concatenate(self._arrays, out=joined)
         return joined
+
+
+Feed = Mapping[str, Array | Pieces]
+"""Arrays by name, or the pieces of them."""
 
 
 def whole(array: Array | Pieces) -> Array:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from modelreg.registry.toolchains.pieces import Pieces
+    from modelreg.registry.toolchains.pieces import Feed
     from modelreg.registry.toolchains.shared import Arenas
 
     Array = NDArray[np.generic]
@@ -182,7 +182,7 @@ class Worker:
         self,
         job: str,
         request: Mapping[str, Any],
-        arrays: Mapping[str, Array | Pieces] | None = None,
+        arrays: Feed | None = None,
         *,
         timeout_s: float,
         on_progress: OnProgress = ignore_progress,
@@ -218,7 +218,7 @@ class Worker:
                 raise WorkerProtocolError(f"worker {self._name} answered {frame!r:.200} to {job!r}")
         return body, out if self._got is None else self._got.take_out(out)
 
-    def _join(self, arrays: Mapping[str, Array | Pieces]) -> dict[str, Array]:
+    def _join(self, arrays: Feed) -> dict[str, Array]:
         """Return the arrays of a frame that was begun, whole."""
         from modelreg.registry.toolchains.pieces import Pieces, whole  # noqa: PLC0415 - NumPy: start-up time
 
